@@ -1,0 +1,166 @@
+/**
+ * Topics, offsets and settings. The native client does all but `describeConfigs`, which it lacks: kafkajs does that (CLIENT-FACTS, Choice).
+ * Both connect on first use.
+ */
+import kafkajs, { type Admin, type ConfigResourceTypes as ConfigResourceType, type KafkaConfig } from 'kafkajs'
+import type { TopicPartition } from '../../common/topic-partition.ts'
+import { BrokerError } from '../../errors/broker-error.ts'
+import type { BrokerAdmin, PartitionOffsets, TopicDescription, TopicToCreate } from '../port.ts'
+import { baseConfig, type ConnectionSettings } from './connection.ts'
+import { brokerError, call } from './errors.ts'
+import { IsolationLevel, native, OffsetSpec, type NativeAdmin } from './native.ts'
+
+// A CommonJS package whose enums Node's import analysis does not see.
+const { ConfigResourceTypes, Kafka, logLevel } = kafkajs
+
+const UNKNOWN_TOPIC_OR_PARTITION = 3
+
+export class KafkaAdmin implements BrokerAdmin {
+  readonly #settings: ConnectionSettings
+  #native: NativeAdmin | undefined
+  #look: Promise<Admin> | undefined
+
+  constructor(settings: ConnectionSettings) {
+    this.#settings = settings
+  }
+
+  get #client(): NativeAdmin {
+    this.#native ??= native.AdminClient.create(baseConfig(this.#settings))
+    return this.#native
+  }
+
+  #lookUps(): Promise<Admin> {
+    this.#look ??= (async () => {
+      const admin = new Kafka(kafkaJsConfig(this.#settings)).admin()
+      await admin.connect()
+      return admin
+    })()
+    return this.#look
+  }
+
+  async describeTopics(names: readonly string[]): Promise<readonly TopicDescription[]> {
+    if (names.length === 0) return []
+    const answers = await call<Description[]>('admin', (done) => {
+      this.#client.describeTopics([...names], { timeout: this.#settings.connectTimeoutMs }, done)
+    })
+    return describe(answers)
+  }
+
+  async createTopics(topics: readonly TopicToCreate[]): Promise<void> {
+    for (const { name, partitions, replicationFactor, config } of topics) {
+      await call('admin', (done) => {
+        this.#client.createTopic(
+          { topic: name, num_partitions: partitions, replication_factor: replicationFactor, config: { ...config } },
+          this.#settings.connectTimeoutMs,
+          done,
+        )
+      })
+    }
+  }
+
+  async topicConfigs(names: readonly string[]): Promise<ReadonlyMap<string, ReadonlyMap<string, string>>> {
+    if (names.length === 0) return new Map()
+    return this.#describeConfigs(names.map((name) => ({ type: ConfigResourceTypes.TOPIC, name })))
+  }
+
+  async brokerConfig(): Promise<ReadonlyMap<string, string>> {
+    const admin = await this.#lookUps()
+    const { controller, brokers } = await admin.describeCluster()
+    const id = String(controller ?? brokers[0]?.nodeId ?? 1)
+    return (await this.#describeConfigs([{ type: ConfigResourceTypes.BROKER, name: id }])).get(id) ?? new Map<string, string>()
+  }
+
+  async #describeConfigs(resources: { type: ConfigResourceType; name: string }[]): Promise<Map<string, ReadonlyMap<string, string>>> {
+    try {
+      const admin = await this.#lookUps()
+      const answer = await admin.describeConfigs({ resources, includeSynonyms: false })
+      const configs = new Map<string, ReadonlyMap<string, string>>()
+      for (const { resourceName, configEntries } of answer.resources) {
+        configs.set(resourceName, new Map(configEntries.map(({ configName, configValue }) => [configName, configValue])))
+      }
+      return configs
+    } catch (error) {
+      throw brokerError('admin', error)
+    }
+  }
+
+  async offsets(partitions: readonly TopicPartition[]): Promise<readonly PartitionOffsets[]> {
+    const starts = await this.#listOffsets(partitions, OffsetSpec.EARLIEST, IsolationLevel.READ_UNCOMMITTED)
+    const ends = await this.#listOffsets(partitions, OffsetSpec.LATEST, IsolationLevel.READ_UNCOMMITTED)
+    return partitions.map(({ topic, partition }, index) => ({
+      topic,
+      partition,
+      logStart: starts[index] ?? 0,
+      highWatermark: ends[index] ?? 0,
+    }))
+  }
+
+  lastStableOffsets(partitions: readonly TopicPartition[]): Promise<readonly number[]> {
+    return this.#listOffsets(partitions, OffsetSpec.LATEST, IsolationLevel.READ_COMMITTED)
+  }
+
+  async #listOffsets(partitions: readonly TopicPartition[], offset: unknown, isolationLevel: number): Promise<readonly number[]> {
+    if (partitions.length === 0) return []
+    const answers = await call<{ topic: string; partition: number; offset: number; error?: { code: number; message: string } }[]>(
+      'admin',
+      (done) => {
+        this.#client.listOffsets(
+          partitions.map(({ topic, partition }) => ({ topic, partition, offset })),
+          { timeout: this.#settings.connectTimeoutMs, isolationLevel },
+          done,
+        )
+      },
+    )
+    const byName = new Map(answers.map((answer) => [`${answer.topic}/${answer.partition}`, answer]))
+    return partitions.map(({ topic, partition }) => {
+      const answer = byName.get(`${topic}/${partition}`)
+      if (answer === undefined)
+        throw new BrokerError('admin', UNKNOWN_TOPIC_OR_PARTITION, `no offset was returned for ${topic}[${partition}]`)
+      if (answer.error) throw new BrokerError('admin', answer.error.code, `offsets of ${topic}[${partition}]: ${answer.error.message}`)
+      return answer.offset
+    })
+  }
+
+  async close(): Promise<void> {
+    this.#native?.disconnect()
+    this.#native = undefined
+    const look = this.#look
+    this.#look = undefined
+    if (look !== undefined) {
+      await look.then(
+        (admin) => admin.disconnect(),
+        () => undefined,
+      )
+    }
+  }
+}
+
+type Description = { name: string; error?: { code: number; message: string }; partitions: { partition: number; replicas: unknown[] }[] }
+
+function describe(answers: readonly Description[]): readonly TopicDescription[] {
+  const topics: TopicDescription[] = []
+  for (const { name, error, partitions } of answers) {
+    if (error && error.code === UNKNOWN_TOPIC_OR_PARTITION) continue
+    if (error && error.code !== 0) throw new BrokerError('admin', error.code, `topic ${name}: ${error.message}`)
+    topics.push({ name, partitions: partitions.length, replicationFactor: partitions[0]?.replicas.length ?? 0 })
+  }
+  return topics
+}
+
+function kafkaJsConfig({ brokers, clientId, connectTimeoutMs, client }: ConnectionSettings): KafkaConfig {
+  const protocol = String(client['security.protocol'] ?? 'plaintext').toLowerCase()
+  const mechanism = String(client['sasl.mechanisms'] ?? client['sasl.mechanism'] ?? '').toLowerCase()
+  const username = String(client['sasl.username'] ?? '')
+  const password = String(client['sasl.password'] ?? '')
+  return {
+    brokers: [...brokers],
+    clientId: `${clientId}-look-ups`,
+    connectionTimeout: connectTimeoutMs,
+    logLevel: logLevel.NOTHING,
+    retry: { retries: 3 },
+    ...(protocol.includes('ssl') ? { ssl: true } : {}),
+    ...(mechanism === 'plain' || mechanism === 'scram-sha-256' || mechanism === 'scram-sha-512'
+      ? { sasl: { mechanism: mechanism as 'plain', username, password } }
+      : {}),
+  }
+}

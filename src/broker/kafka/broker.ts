@@ -1,0 +1,60 @@
+/** The real cluster behind the port. Owns nothing but the admin connection; everything else it opens belongs to the caller. */
+import { BrokerError } from '../../errors/broker-error.ts'
+import type { Broker, BrokerAdmin, ChangelogReader, GroupConsumer, GroupConsumerOptions, TransactionalProducer } from '../port.ts'
+import { KafkaAdmin } from './admin.ts'
+import { baseConfig, connect, disconnect, type ConnectionSettings } from './connection.ts'
+import { connectConsumer } from './consumer.ts'
+import { brokerError, call } from './errors.ts'
+import { native } from './native.ts'
+import { connectProducer } from './producer.ts'
+import { connectReader } from './reader.ts'
+
+export class KafkaBroker implements Broker {
+  readonly admin: BrokerAdmin
+  readonly #settings: ConnectionSettings
+
+  constructor(settings: ConnectionSettings) {
+    this.#settings = settings
+    this.admin = new KafkaAdmin(settings)
+  }
+
+  connectConsumer(options: GroupConsumerOptions): Promise<GroupConsumer> {
+    return connectConsumer(this.#settings, options)
+  }
+
+  connectProducer(options: { readonly transactionalId: string; readonly transactionTimeoutMs: number }): Promise<TransactionalProducer> {
+    return connectProducer(this.#settings, options)
+  }
+
+  async writeRecord(topic: string, partition: number, key: Buffer, value: Buffer, timeoutMs: number): Promise<void> {
+    let refusal: BrokerError | undefined
+    const producer = new native.Producer({ ...baseConfig(this.#settings), 'enable.idempotence': true, dr_cb: true }, {})
+    await connect(producer, this.#settings, 'task table writer')
+    try {
+      const delivered = new Promise<void>((resolve) => {
+        producer.on('delivery-report', ((error: unknown) => {
+          if (error) refusal = brokerError('produce', error)
+          resolve()
+        }) as never)
+      })
+      producer.setPollInBackground(true)
+      const code = producer.getClient().produce(topic, partition, value, key, 0, undefined, undefined)
+      if (code !== 0) throw new BrokerError('produce', code, `the record for ${topic}[${partition}] was refused by the client`)
+      await call('flush', (done) => {
+        producer.flush(timeoutMs, done)
+      })
+      await delivered
+      if (refusal !== undefined) throw refusal
+    } finally {
+      await disconnect(producer, 100)
+    }
+  }
+
+  connectReader(): Promise<ChangelogReader> {
+    return connectReader(this.#settings)
+  }
+
+  async close(): Promise<void> {
+    await this.admin.close()
+  }
+}

@@ -1,0 +1,68 @@
+/** Turns what the client throws or calls back with into a `BrokerError`; nothing else leaves the adapter (P1). */
+import { BrokerError, WATCHDOG, type BrokerOperation } from '../../errors/broker-error.ts'
+
+interface ClientError {
+  readonly message?: string
+  readonly code?: number
+  readonly isFatal?: boolean
+  readonly isRetriable?: boolean
+  readonly isTxnRequiresAbort?: boolean
+}
+
+/** librdkafka's generic failure, for what carries no code. */
+const UNKNOWN = -1
+
+export function brokerError(operation: BrokerOperation, error: unknown): BrokerError {
+  if (error instanceof BrokerError) return error
+  const client = (typeof error === 'object' && error !== null ? error : { message: String(error) }) as ClientError
+  return new BrokerError(
+    operation,
+    typeof client.code === 'number' ? client.code : UNKNOWN,
+    client.message ?? 'unknown error',
+    { isFatal: client.isFatal === true, isRetriable: client.isRetriable === true, isAbortRequired: client.isTxnRequiresAbort === true },
+    error,
+  )
+}
+
+/** A call of the client as a promise. A synchronous throw and an error of the callback both become a `BrokerError`. */
+export function call<T>(operation: BrokerOperation, start: (done: (error: unknown, result?: T) => void) => void): Promise<T> {
+  return new Promise<T>((resolve, reject) => {
+    try {
+      start((error, result) => {
+        if (error) reject(brokerError(operation, error))
+        else resolve(result as T)
+      })
+    } catch (error) {
+      reject(brokerError(operation, error))
+    }
+  })
+}
+
+/**
+ * As `call`, but gives up `graceMs` after the client's own time-out: some calls never answer (CLIENT-FACTS 23). A late answer is dropped; the
+ * caller must treat the outcome as unknown.
+ */
+export function callWithWatchdog<T>(
+  operation: BrokerOperation,
+  timeoutMs: number,
+  start: (done: (error: unknown, result?: T) => void) => void,
+  graceMs = 2_000,
+): Promise<T> {
+  return new Promise<T>((resolve, reject) => {
+    const timer = setTimeout(() => {
+      reject(
+        new BrokerError(operation, WATCHDOG, `no answer within ${timeoutMs + graceMs} ms`, { isRetriable: operation === 'sendOffsets' }),
+      )
+    }, timeoutMs + graceMs)
+    call(operation, start).then(
+      (result) => {
+        clearTimeout(timer)
+        resolve(result)
+      },
+      (error: unknown) => {
+        clearTimeout(timer)
+        reject(brokerError(operation, error))
+      },
+    )
+  })
+}

@@ -1,0 +1,29 @@
+/** Records and headers between the client's shape and the port's. */
+import type { BrokerRecord, HeaderList, PartitionEnd, PollResult } from '../port.ts'
+import type { NativeEof, NativeMessage } from './native.ts'
+
+const NO_HEADERS: HeaderList = Object.freeze([])
+const EMPTY = Buffer.alloc(0)
+
+/** The client's message becomes the record in place: no second object per record on the hot path. */
+function toRecord(message: NativeMessage): BrokerRecord {
+  message.headers = message.headers === undefined ? NO_HEADERS : fromNativeHeaders(message.headers as readonly Record<string, Buffer>[])
+  return message as unknown as BrokerRecord
+}
+
+function fromNativeHeaders(headers: readonly Record<string, Buffer>[]): HeaderList {
+  const list: [string, Buffer | null][] = []
+  for (const header of headers) for (const name in header) list.push([name, header[name] ?? null])
+  return list
+}
+
+/** One object per header, in order, so that a name may repeat. The client cannot write a null value: it goes out as an empty one. */
+export function toNativeHeaders(headers: HeaderList): readonly Record<string, Buffer>[] | undefined {
+  if (headers.length === 0) return undefined
+  return headers.map(([name, value]) => ({ [name]: value ?? EMPTY }))
+}
+
+export function toPollResult(messages: readonly NativeMessage[], ends: readonly NativeEof[]): PollResult {
+  for (const message of messages) toRecord(message)
+  return { records: messages as unknown as readonly BrokerRecord[], ends: ends as readonly PartitionEnd[] }
+}

@@ -1,0 +1,68 @@
+/** What all workers together do, as numbers and as one line. Pure. */
+import { formatDuration } from '../common/duration.ts'
+import type { RestoreStatus } from '../metrics/status.ts'
+import type { PastCounters, WorkerView } from './supervisor.ts'
+
+export interface Totals {
+  readonly workers: number
+  /** Workers that run, of `workers`. */
+  readonly running: number
+  readonly tasks: number
+  readonly recordsPerSecond: number
+  /** Since `run` started, over all processes it had. */
+  readonly records: number
+  readonly outputs: number
+  readonly duplicates: number
+  readonly transactions: number
+  readonly aborts: number
+  readonly lag: number
+  /** The slowest worker's. */
+  readonly commitP50Ms: number
+  readonly commitP99Ms: number
+  readonly rssBytes: number
+  readonly restoring: readonly RestoreStatus[]
+}
+
+export function totalsOf(workers: readonly WorkerView[], past: PastCounters): Totals {
+  const statuses = workers.flatMap((worker) => worker.status ?? [])
+  const sum = (of: (status: (typeof statuses)[number]) => number): number => statuses.reduce((total, status) => total + of(status), 0)
+  const most = (of: (status: (typeof statuses)[number]) => number): number =>
+    statuses.reduce((highest, status) => Math.max(highest, of(status)), 0)
+  return {
+    workers: workers.length,
+    running: workers.filter((worker) => worker.state === 'running').length,
+    tasks: sum((status) => status.tasks),
+    recordsPerSecond: Math.round(sum((status) => status.recordsPerSecond)),
+    records: past.records + sum((status) => status.records),
+    outputs: past.outputs + sum((status) => status.outputs),
+    duplicates: past.duplicates + sum((status) => status.duplicates),
+    transactions: past.transactions + sum((status) => status.transactions),
+    aborts: past.aborts + sum((status) => status.aborts),
+    lag: sum((status) => status.lag),
+    commitP50Ms: most((status) => status.commitP50Ms),
+    commitP99Ms: most((status) => status.commitP99Ms),
+    rssBytes: sum((status) => status.rssBytes),
+    restoring: statuses.flatMap((status) => status.restoring),
+  }
+}
+
+const NUMBER = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 })
+
+/** `2/2 workers  41,200 records/s  1,020 duplicates  lag 310  commit p99 12 ms` */
+export function statusText(totals: Totals): string {
+  const parts = [
+    `${totals.running}/${totals.workers} ${totals.workers === 1 ? 'worker' : 'workers'}`,
+    `${NUMBER.format(totals.recordsPerSecond)} records/s`,
+    `${NUMBER.format(totals.duplicates)} duplicates`,
+    `lag ${NUMBER.format(totals.lag)}`,
+    `commit p99 ${NUMBER.format(totals.commitP99Ms)} ms`,
+  ]
+  if (totals.aborts > 0) parts.push(`${NUMBER.format(totals.aborts)} aborts`)
+  return parts.join('  ')
+}
+
+/** What stands beside a restore's bar. */
+export function restoreText(restore: RestoreStatus): string {
+  const eta = restore.etaMs === undefined ? '' : `, ${formatDuration(restore.etaMs)} left`
+  return `${NUMBER.format(restore.done)} of ${NUMBER.format(restore.total)} records, ${NUMBER.format(restore.ratePerSecond)}/s${eta}`
+}

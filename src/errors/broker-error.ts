@@ -1,0 +1,45 @@
+/** What the broker or the client said to one operation; `classify` turns it into a reaction. */
+
+export type BrokerOperation =
+  | 'connect'
+  | 'poll'
+  | 'seek'
+  | 'committed'
+  | 'init'
+  | 'begin'
+  | 'produce'
+  | 'flush'
+  | 'sendOffsets'
+  | 'commit'
+  | 'abort'
+  | 'read'
+  | 'admin'
+  | 'close'
+
+export class BrokerError extends Error {
+  override readonly name = 'BrokerError'
+  readonly operation: BrokerOperation
+  /** Kafka protocol code (positive) or librdkafka code (negative). */
+  readonly code: number
+  readonly isFatal: boolean
+  readonly isRetriable: boolean
+  readonly isAbortRequired: boolean
+
+  constructor(
+    operation: BrokerOperation,
+    code: number,
+    message: string,
+    flags: { readonly isFatal?: boolean; readonly isRetriable?: boolean; readonly isAbortRequired?: boolean } = {},
+    cause?: unknown,
+  ) {
+    super(`${operation}: ${message} (code ${code})`, cause === undefined ? undefined : { cause })
+    this.operation = operation
+    this.code = code
+    this.isFatal = flags.isFatal ?? false
+    this.isRetriable = flags.isRetriable ?? false
+    this.isAbortRequired = flags.isAbortRequired ?? false
+  }
+}
+
+/** Our own time-out on an operation that may never answer (CLIENT-FACTS 7, 23). */
+export const WATCHDOG = -10_001

@@ -1,0 +1,105 @@
+/**
+ * The topics millrace owns: `<app>-tasks` (one partition per task) and `<app>-<store>-changelog`. Created explicitly with their settings, checked when they
+ * are there, and never silently re-created once there was committed progress (CASES F52).
+ */
+import type { BrokerAdmin, TopicToCreate } from '../broker/port.ts'
+import { ConfigError } from '../errors/errors.ts'
+import { BrokerError } from '../errors/broker-error.ts'
+import { CHANGELOG_TOPIC_CONFIG, changelogTopic, TASKS_TOPIC_CONFIG, tasksTopic } from '../topology/internal-topics.ts'
+import type { TopologyPlan } from '../topology/nodes.ts'
+import { missingTopics } from './sink-limits.ts'
+
+const TOPIC_ALREADY_EXISTS = 36
+
+export interface TaskAssignment {
+  readonly subTopology: number
+  readonly partition: number
+}
+
+/** Tasks in their numbering: sub-topology by sub-topology, partition by partition. */
+export interface TaskLayout {
+  readonly tasks: readonly TaskAssignment[]
+  /** Partitions per sub-topology. */
+  readonly partitions: readonly number[]
+}
+
+/** Reads the input topics and lays out the tasks. */
+export async function layOutTasks(admin: BrokerAdmin, plan: TopologyPlan): Promise<TaskLayout> {
+  const inputs = [...new Set(plan.subTopologies.flatMap((sub) => sub.inputs))]
+  const described = new Map((await admin.describeTopics(inputs)).map((topic) => [topic.name, topic]))
+  const missing = inputs.filter((name) => !described.has(name))
+  if (missing.length > 0) throw missingTopics(missing, 'read')
+  const tasks: TaskAssignment[] = []
+  const partitions: number[] = []
+  for (const sub of plan.subTopologies) {
+    const counts = sub.inputs.map((name) => described.get(name)?.partitions ?? 0)
+    const count = Math.max(...counts)
+    if (sub.stores.length > 0 && counts.some((other) => other !== count)) {
+      throw new ConfigError(
+        `inputs of one stateful sub-topology have different partition counts: ${sub.inputs.map((name, index) => `${name} has ${counts[index]}`).join(', ')}`,
+        { code: 'inputs-not-co-partitioned', remedy: 'Give them the same number of partitions: equal keys must meet in one task.' },
+      )
+    }
+    partitions.push(count)
+    for (let partition = 0; partition < count; partition++) tasks.push({ subTopology: sub.id, partition })
+  }
+  return { tasks, partitions }
+}
+
+export function internalTopics(
+  plan: TopologyPlan,
+  applicationId: string,
+  layout: TaskLayout,
+  replicationFactor: number,
+): readonly TopicToCreate[] {
+  const changelogs = plan.subTopologies.flatMap((sub, index) =>
+    sub.stores.map((store) => ({
+      name: changelogTopic(applicationId, store.name),
+      partitions: layout.partitions[index] ?? 1,
+      replicationFactor,
+      config: CHANGELOG_TOPIC_CONFIG,
+    })),
+  )
+  return [
+    { name: tasksTopic(applicationId), partitions: layout.tasks.length, replicationFactor, config: TASKS_TOPIC_CONFIG },
+    ...changelogs,
+  ]
+}
+
+/** Creates what is missing, checks what is there. Returns the names of those it created. */
+export async function ensureInternalTopics(admin: BrokerAdmin, wanted: readonly TopicToCreate[]): Promise<readonly string[]> {
+  const names = wanted.map(({ name }) => name)
+  let present = new Map((await admin.describeTopics(names)).map((topic) => [topic.name, topic]))
+  const created: string[] = []
+  for (const topic of wanted) {
+    if (present.has(topic.name)) continue
+    try {
+      await admin.createTopics([topic])
+      created.push(topic.name)
+    } catch (error) {
+      // Another worker was quicker: what it made is checked below like any other.
+      if (!(error instanceof BrokerError && error.code === TOPIC_ALREADY_EXISTS)) throw error
+    }
+  }
+  present = new Map((await admin.describeTopics(names)).map((topic) => [topic.name, topic]))
+  const configs = await admin.topicConfigs(names.filter((name) => present.has(name)))
+  const differences = wanted.flatMap((topic) => {
+    const found = present.get(topic.name)
+    if (found === undefined) return [] // just created, not yet in every broker's metadata
+    const lines: string[] = []
+    if (found.partitions !== topic.partitions) lines.push(`${topic.name}: ${found.partitions} partitions, expected ${topic.partitions}`)
+    const policy = configs.get(topic.name)?.get('cleanup.policy')
+    if (policy !== undefined && policy !== topic.config['cleanup.policy']) {
+      lines.push(`${topic.name}: cleanup.policy=${policy}, expected ${topic.config['cleanup.policy']}`)
+    }
+    return lines
+  })
+  if (differences.length > 0) {
+    throw new ConfigError(`internal topics differ from what this topology needs:\n  ${differences.join('\n  ')}`, {
+      code: 'internal-topic-differs',
+      remedy:
+        'An input topic got other partitions, or a topic was made or altered by hand. Put it back, or start under another applicationId, which begins anew.',
+    })
+  }
+  return created
+}

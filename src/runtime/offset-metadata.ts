@@ -1,0 +1,31 @@
+/**
+ * What travels with every committed input offset: the nonce that decides an unknown commit (X4), the stream time of the input partition, and the
+ * transactional id prefix with the ring's size, so that a successor can settle a dead owner's ids. At most 4096 bytes by the broker's default.
+ */
+export interface OffsetMetadata {
+  readonly nonce: string
+  /** Highest event time seen on this input partition, ms; -1 when none. */
+  readonly streamTime: number
+  readonly transactionalIdPrefix: string
+  readonly ringSize: number
+}
+
+export function writeMetadata({ nonce, streamTime, transactionalIdPrefix, ringSize }: OffsetMetadata): string {
+  return JSON.stringify({ v: 1, n: nonce, t: streamTime, p: transactionalIdPrefix, r: ringSize })
+}
+
+/** Undefined for anything that this library did not write (for example after a manual offset reset by a tool). */
+export function readMetadata(text: string): OffsetMetadata | undefined {
+  if (!text.startsWith('{"v":1,')) return undefined
+  try {
+    const { n, t, p, r } = JSON.parse(text) as { n?: unknown; t?: unknown; p?: unknown; r?: unknown }
+    if (typeof n !== 'string' || typeof t !== 'number' || typeof p !== 'string' || typeof r !== 'number') return undefined
+    return { nonce: n, streamTime: t, transactionalIdPrefix: p, ringSize: r }
+  } catch {
+    return undefined
+  }
+}
+
+export function readNonce(text: string): string | undefined {
+  return readMetadata(text)?.nonce
+}

@@ -1,0 +1,108 @@
+/**
+ * A small ring of transactional producers with the ids `<app>-<instance>-<slot>-<index>`. Back-to-back transactions on one producer wait for each
+ * other's markers (CONCURRENT_TRANSACTIONS, CLIENT-FACTS 3); taking turns hides that.
+ *
+ * Owns: the producers, their initialisation and replacement. One init in flight per id; a late result of an abandoned one is not used.
+ */
+import type { Broker, TransactionalProducer } from '../broker/port.ts'
+import { invariant } from '../common/invariant.ts'
+import type { Clock, Logger, Timers } from '../common/ports.ts'
+import { BrokerError } from '../errors/broker-error.ts'
+import { classify } from '../errors/classify.ts'
+import { BrokerUnavailableError } from '../errors/errors.ts'
+
+export interface ProducerRingOptions {
+  readonly broker: Broker
+  readonly idPrefix: string
+  readonly size: number
+  readonly transactionTimeoutMs: number
+  readonly initTimeoutMs: number
+  readonly clock: Clock
+  readonly timers: Timers
+  readonly logger: Logger
+}
+
+export class ProducerRing {
+  readonly #options: ProducerRingOptions
+  readonly #producers: (TransactionalProducer | undefined)[]
+  #index = 0
+
+  constructor(options: ProducerRingOptions) {
+    this.#options = options
+    this.#producers = Array.from({ length: options.size }, () => undefined)
+  }
+
+  /** Inits all ids, in parallel: this aborts at once what a dead predecessor left open (CLIENT-FACTS 19). */
+  async open(budgetMs: number): Promise<void> {
+    await Promise.all(this.#producers.map((_, index) => this.#replace(index, budgetMs)))
+  }
+
+  get current(): TransactionalProducer {
+    const producer = this.#producers[this.#index]
+    invariant(producer !== undefined, 'T3', { ring: this.#index })
+    return producer
+  }
+
+  /** Moves on to the next producer, for the next transaction. */
+  next(): TransactionalProducer {
+    this.#index = (this.#index + 1) % this.#producers.length
+    return this.current
+  }
+
+  replaceCurrent(budgetMs: number): Promise<void> {
+    return this.#replace(this.#index, budgetMs)
+  }
+
+  async replaceAll(budgetMs: number): Promise<void> {
+    await Promise.all(this.#producers.map((_, index) => this.#replace(index, budgetMs)))
+  }
+
+  /** Disconnects the old producer of a place and inits the same id on a new one, until it works or the budget is spent. */
+  async #replace(index: number, budgetMs: number): Promise<void> {
+    const { broker, idPrefix, transactionTimeoutMs, initTimeoutMs, clock, logger } = this.#options
+    const transactionalId = `${idPrefix}-${index}`
+    const deadline = clock.monotonic() + budgetMs
+    const old = this.#producers[index]
+    this.#producers[index] = undefined
+    await old?.close()
+    for (let attempt = 1; ; attempt++) {
+      let producer: TransactionalProducer | undefined
+      try {
+        producer = await broker.connectProducer({ transactionalId, transactionTimeoutMs })
+        await producer.init(initTimeoutMs)
+        this.#producers[index] = producer
+        return
+      } catch (error) {
+        // The whole client is dropped: a late answer of its init cannot be taken for that of the next one.
+        await producer?.close()
+        if (!(error instanceof BrokerError)) throw error
+        const retriable = error.operation === 'connect' || classify(error).reaction === 'retriable'
+        if (!retriable) throw error
+        if (clock.monotonic() >= deadline) {
+          throw new BrokerUnavailableError(
+            `transactional id ${transactionalId} could not be initialised within ${budgetMs} ms: ${error.message}`,
+            {
+              code: 'producer-init-timed-out',
+              remedy: 'Check that the brokers are up and that __transaction_state has its replicas, then start again: nothing was lost.',
+              cause: error,
+            },
+          )
+        }
+        logger.warn({ transactionalId, attempt, code: error.code, error: error.message }, 'could not init a producer, trying again')
+        await this.pause(Math.min(2_000, 100 * 2 ** Math.min(attempt, 5)))
+      }
+    }
+  }
+
+  /** Waits, for the back-off between attempts. */
+  pause(ms: number): Promise<void> {
+    return new Promise((resolve) => {
+      this.#options.timers.after(ms, resolve)
+    })
+  }
+
+  async close(): Promise<void> {
+    const producers = this.#producers.splice(0)
+    await Promise.all(producers.map((producer) => producer?.close()))
+  }
+}

@@ -1,0 +1,104 @@
+/**
+ * Which task number stands for which sub-topology and partition, agreed on by all workers: a record in partition 0 of the task topic. Written if absent,
+ * then read back from the log start, and the first one wins (DESIGN 3). Each write has a key of its own, so compaction never drops the first.
+ */
+import type { Broker } from '../broker/port.ts'
+import { LOG_START } from '../broker/port.ts'
+import type { Clock, Random } from '../common/ports.ts'
+import { BrokerUnavailableError, ConfigError } from '../errors/errors.ts'
+import type { TopologyPlan } from '../topology/nodes.ts'
+import type { TaskLayout } from './internal-topics.ts'
+
+interface TaskTable {
+  readonly version: 1
+  /** For information: another one is fine as long as the tasks fit. */
+  readonly fingerprint: string
+  readonly subTopologies: readonly { readonly inputs: readonly string[]; readonly partitions: number; readonly stores: readonly string[] }[]
+}
+
+export function taskTable(plan: TopologyPlan, layout: TaskLayout): TaskTable {
+  return {
+    version: 1,
+    fingerprint: plan.fingerprint,
+    subTopologies: plan.subTopologies.map((sub, index) => ({
+      inputs: [...sub.inputs].sort(),
+      partitions: layout.partitions[index] ?? 0,
+      stores: sub.stores.map(({ name }) => name).sort(),
+    })),
+  }
+}
+
+/** Agrees on the table or refuses with the difference. */
+export async function agreeOnTaskTable(
+  broker: Broker,
+  topic: string,
+  mine: TaskTable,
+  { random, clock, timeoutMs }: { readonly random: Random; readonly clock: Clock; readonly timeoutMs: number },
+): Promise<void> {
+  let first = await readFirst(broker, topic, clock, timeoutMs)
+  if (first === undefined) {
+    await broker.writeRecord(
+      topic,
+      0,
+      Buffer.from(`table/${random.bytes(16).toString('hex')}`),
+      Buffer.from(JSON.stringify(mine)),
+      timeoutMs,
+    )
+    first = await readFirst(broker, topic, clock, timeoutMs)
+    if (first === undefined) throw unreadable(topic, timeoutMs)
+  }
+  const lines = differences(first, mine)
+  if (lines.length > 0) {
+    throw new ConfigError(`this topology does not fit the tasks that ${topic} has on record:\n  ${lines.join('\n  ')}`, {
+      code: 'topology-does-not-fit',
+      remedy: 'Deploy the topology that wrote it, or start this one under another applicationId, which begins anew with its own state.',
+    })
+  }
+}
+
+export function differences(recorded: TaskTable, mine: TaskTable): readonly string[] {
+  const lines: string[] = []
+  const count = Math.max(recorded.subTopologies.length, mine.subTopologies.length)
+  for (let id = 0; id < count; id++) {
+    const was = recorded.subTopologies[id]
+    const is = mine.subTopologies[id]
+    if (was === undefined || is === undefined) {
+      lines.push(`sub-topology ${id}: ${was === undefined ? 'new' : 'gone'} (inputs ${(was ?? is)?.inputs.join(', ') ?? ''})`)
+      continue
+    }
+    if (was.inputs.join() !== is.inputs.join())
+      lines.push(`sub-topology ${id}: inputs were ${was.inputs.join(', ')}, are ${is.inputs.join(', ')}`)
+    if (was.partitions !== is.partitions) lines.push(`sub-topology ${id}: partitions were ${was.partitions}, are ${is.partitions}`)
+    if (was.stores.join() !== is.stores.join())
+      lines.push(`sub-topology ${id}: stores were ${was.stores.join(', ') || 'none'}, are ${is.stores.join(', ') || 'none'}`)
+  }
+  return lines
+}
+
+async function readFirst(broker: Broker, topic: string, clock: Clock, timeoutMs: number): Promise<TaskTable | undefined> {
+  const reader = await broker.connectReader()
+  try {
+    const [offsets] = await broker.admin.offsets([{ topic, partition: 0 }])
+    const target = offsets?.highWatermark ?? 0
+    if (target === 0) return undefined
+    reader.assign([{ topic, partition: 0, offset: LOG_START }])
+    const deadline = clock.monotonic() + timeoutMs
+    while (clock.monotonic() < deadline) {
+      const { records, ends } = await reader.poll(100, 200)
+      for (const { key, value } of records) {
+        if (key?.toString().startsWith('table/') === true && value !== null) return JSON.parse(value.toString()) as TaskTable
+      }
+      if (ends.some((end) => end.offset >= target)) return undefined
+    }
+    throw unreadable(topic, timeoutMs)
+  } finally {
+    await reader.close()
+  }
+}
+
+function unreadable(topic: string, timeoutMs: number): BrokerUnavailableError {
+  return new BrokerUnavailableError(`the task table in ${topic} could not be read within ${timeoutMs} ms`, {
+    code: 'task-table-unreadable',
+    remedy: 'Check that the brokers are up and that the topic has a leader, then start again.',
+  })
+}

@@ -1,0 +1,150 @@
+/**
+ * State without a disk, for the test driver and the simulation. The same stores run on it; only the rows, segments and checkpoints lie in a `MemoryDisk`.
+ * A disk outlives its backends, so a crash is "drop the backend, open another on the same disk": what was not flushed is gone, as with SQLite.
+ */
+import type { Clock, Timers } from '../../common/ports.ts'
+import type { DedupeStoreSpec, StoreSpec } from '../../common/store-spec.ts'
+import { StateLockedError } from '../../errors/errors.ts'
+import type { Checkpoint, DedupeBacking, TaskStorage } from '../dedupe-backing.ts'
+import { DEFAULT_LOCK_TIMEOUT_MS, LockWaits, type LockOwner } from '../lock-wait.ts'
+import { checkSpec } from '../spec-check.ts'
+import { StoreSet, type StoreSetOptions } from '../store-set.ts'
+import type { StateBackend, TaskState } from '../store.ts'
+import { MemoryDedupeBacking } from './memory-backing.ts'
+
+interface MemoryTask {
+  readonly specs: Map<string, DedupeStoreSpec>
+  readonly backings: Map<string, MemoryDedupeBacking>
+  readonly checkpoints: Map<string, Checkpoint>
+}
+
+/** What survives a crash of a simulated process: flushed state by task. Locks do not: the backend that held them releases them when it is closed. */
+export class MemoryDisk {
+  readonly tasks = new Map<string, MemoryTask>()
+  readonly locks = new Map<string, LockOwner>()
+}
+
+export interface MemoryBackendOptions extends StoreSetOptions {
+  readonly owner: LockOwner
+  readonly timers: Timers
+  /** Default 10 s. */
+  readonly lockTimeoutMs?: number | undefined
+  /** Default: a new, empty one. */
+  readonly disk?: MemoryDisk | undefined
+}
+
+export function createMemoryBackend(options: MemoryBackendOptions): StateBackend {
+  return new MemoryBackend(options)
+}
+
+class MemoryBackend implements StateBackend {
+  readonly #options: MemoryBackendOptions
+  readonly #disk: MemoryDisk
+  readonly #waits: LockWaits
+  readonly #release = new Set<() => void>()
+
+  constructor(options: MemoryBackendOptions) {
+    this.#options = options
+    this.#disk = options.disk ?? new MemoryDisk()
+    this.#waits = new LockWaits(options.clock, options.timers, options.lockTimeoutMs ?? DEFAULT_LOCK_TIMEOUT_MS)
+  }
+
+  async open(taskId: string, specs: readonly StoreSpec[]): Promise<TaskState> {
+    const release = await this.#lock(`task ${taskId}`)
+    try {
+      const state: TaskState = new StoreSet(new MemoryTaskStorage(this.#task(taskId), taskId, release), specs, this.#options, () =>
+        this.#release.delete(close),
+      )
+      const close = () => state.close()
+      this.#release.add(close)
+      return state
+    } catch (error) {
+      release()
+      throw error
+    }
+  }
+
+  async lockSlot(slotName: string): Promise<{ release(): void }> {
+    const unlock = await this.#lock(`slot ${slotName}`)
+    const release = () => {
+      unlock()
+      this.#release.delete(release)
+    }
+    this.#release.add(release)
+    return { release }
+  }
+
+  close(): void {
+    this.#waits.cancel()
+    for (const release of [...this.#release]) release()
+  }
+
+  async #lock(what: string): Promise<() => void> {
+    const locks = this.#disk.locks
+    const mine = { ...this.#options.owner }
+    return this.#waits.until(
+      () => {
+        if (locks.has(what)) return undefined
+        locks.set(what, mine)
+        return () => {
+          if (locks.get(what) === mine) locks.delete(what)
+        }
+      },
+      (waitedMs) => {
+        const owner = locks.get(what)
+        return new StateLockedError(
+          `state of ${what} is in use by slot ${owner?.slot}, process ${owner?.pid} on ${owner?.host}; waited ${waitedMs} ms`,
+          { code: 'state-locked' },
+        )
+      },
+    )
+  }
+
+  #task(taskId: string): MemoryTask {
+    let task = this.#disk.tasks.get(taskId)
+    if (task === undefined) {
+      task = { specs: new Map(), backings: new Map(), checkpoints: new Map() }
+      this.#disk.tasks.set(taskId, task)
+    }
+    return task
+  }
+}
+
+class MemoryTaskStorage implements TaskStorage {
+  readonly #task: MemoryTask
+  readonly #taskId: string
+  readonly #release: () => void
+
+  constructor(task: MemoryTask, taskId: string, release: () => void) {
+    this.#task = task
+    this.#taskId = taskId
+    this.#release = release
+  }
+
+  openDedupe(spec: DedupeStoreSpec): DedupeBacking {
+    const { specs, backings } = this.#task
+    const stored = specs.get(spec.name)
+    if (stored !== undefined) checkSpec(stored, spec, `task ${this.#taskId}`)
+    specs.set(spec.name, spec)
+    const backing = backings.get(spec.name) ?? new MemoryDedupeBacking()
+    backings.set(spec.name, backing)
+    return backing
+  }
+
+  transaction(work: () => void): void {
+    work()
+  }
+
+  readCheckpoint(store: string): Checkpoint | undefined {
+    return this.#task.checkpoints.get(store)
+  }
+
+  writeCheckpoint(store: string, checkpoint: Checkpoint | undefined): void {
+    if (checkpoint === undefined) this.#task.checkpoints.delete(store)
+    else this.#task.checkpoints.set(store, checkpoint)
+  }
+
+  close(): void {
+    this.#release()
+  }
+}

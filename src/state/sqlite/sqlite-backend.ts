@@ -1,0 +1,122 @@
+/**
+ * State in SQLite files: `<directory>/<task>/state.db`, with `lock.db` and `owner.json` beside it; slot locks in `<directory>/.slots/<slot>`.
+ * `directory` belongs to one application.
+ */
+import { join } from 'node:path'
+import type { Clock, Timers } from '../../common/ports.ts'
+import type { StoreSpec } from '../../common/store-spec.ts'
+import { StateDirectoryError, StateLockedError, errorMessage } from '../../errors/errors.ts'
+import { DEFAULT_LOCK_TIMEOUT_MS, LockWaits, type LockOwner } from '../lock-wait.ts'
+import { StoreSet, type StoreSetOptions } from '../store-set.ts'
+import type { StateBackend, TaskState } from '../store.ts'
+import { FileLock } from './file-lock.ts'
+import { asStateError, isBusy, isDamage } from './sqlite-errors.ts'
+import { TaskFile, quarantine, type QuarantineReport } from './task-file.ts'
+
+export interface SqliteBackendOptions extends StoreSetOptions {
+  /** The application's directory; created if missing. */
+  readonly directory: string
+  /** Written beside each lock, for the message of whoever finds it taken. */
+  readonly owner: LockOwner
+  readonly timers: Timers
+  readonly clock: Clock
+  /** How long to wait for another process to let go. Default 10 s. */
+  readonly lockTimeoutMs?: number | undefined
+  /** A damaged file was moved aside; its task starts empty and is rebuilt from the changelog. */
+  readonly onQuarantine?: ((report: QuarantineReport) => void) | undefined
+}
+
+export function createSqliteBackend(options: SqliteBackendOptions): StateBackend {
+  return new SqliteBackend(options)
+}
+
+class SqliteBackend implements StateBackend {
+  readonly #options: SqliteBackendOptions
+  readonly #waits: LockWaits
+  readonly #open = new Set<{ close(): void }>()
+
+  constructor(options: SqliteBackendOptions) {
+    this.#options = options
+    this.#waits = new LockWaits(options.clock, options.timers, options.lockTimeoutMs ?? DEFAULT_LOCK_TIMEOUT_MS)
+  }
+
+  async open(taskId: string, specs: readonly StoreSpec[]): Promise<TaskState> {
+    const directory = join(this.#options.directory, folderName(taskId))
+    const lock = await FileLock.acquire(directory, `state of task ${taskId}`, this.#options.owner, this.#waits, this.#options.clock)
+    try {
+      const state = await this.#openStores(taskId, directory, lock, specs)
+      this.#open.add(state)
+      return state
+    } catch (error) {
+      lock.release()
+      throw asStateError(error, directory)
+    }
+  }
+
+  async lockSlot(slotName: string): Promise<{ release(): void }> {
+    const directory = join(this.#options.directory, '.slots', folderName(slotName))
+    const lock = await FileLock.acquire(directory, `slot ${slotName}`, this.#options.owner, this.#waits, this.#options.clock)
+    const entry = { close: () => lock.release() }
+    this.#open.add(entry)
+    return {
+      release: () => {
+        this.#open.delete(entry)
+        lock.release()
+      },
+    }
+  }
+
+  close(): void {
+    this.#waits.cancel()
+    for (const entry of [...this.#open]) entry.close()
+    this.#open.clear()
+  }
+
+  /** We hold the lock, so a busy file means a program that does not ask for it (an sqlite3 shell, a backup): bounded wait, then an error, never a wipe. */
+  #openStores(taskId: string, directory: string, lock: FileLock, specs: readonly StoreSpec[]): Promise<TaskState> {
+    return this.#waits.until<TaskState>(
+      () => {
+        try {
+          return this.#openOnce(directory, lock, specs)
+        } catch (error) {
+          if (isBusy(error) || isBusy(causeOf(error))) return undefined
+          if (!isDamage(error)) throw error
+          this.#options.onQuarantine?.({ taskId, reason: errorMessage(error), movedTo: quarantine(directory) })
+          return this.#openOnce(directory, lock, specs)
+        }
+      },
+      (waitedMs) =>
+        new StateLockedError(`${join(directory, 'state.db')} is held open by another program; waited ${waitedMs} ms`, {
+          code: 'state-busy',
+          remedy: 'Close that program (an sqlite3 shell, a backup); the file is used by one process at a time.',
+        }),
+    )
+  }
+
+  #openOnce(directory: string, lock: FileLock, specs: readonly StoreSpec[]): StoreSet {
+    const file = TaskFile.open(directory, lock.crashedWithMachine, () => lock.release())
+    try {
+      const state: StoreSet = new StoreSet(file, specs, this.#options, () => this.#open.delete(state))
+      return state
+    } catch (error) {
+      // Only the connection: the lock is still needed, to move the file aside and open a new one.
+      file.database.close()
+      throw error
+    }
+  }
+}
+
+function causeOf(error: unknown): unknown {
+  return error instanceof Error ? error.cause : undefined
+}
+
+/** One path segment, and none that could leave the directory or hide in it. */
+function folderName(name: string): string {
+  if (!/^[A-Za-z0-9_][A-Za-z0-9._-]{0,199}$/.test(name)) {
+    throw new StateDirectoryError(`${JSON.stringify(name)} cannot name a folder of the state directory`, {
+      code: 'state-name',
+      remedy: 'Use letters, digits, dot, underscore and dash, starting with a letter, digit or underscore.',
+    })
+  }
+  return name
+}

@@ -1,0 +1,105 @@
+/**
+ * State as the runtime and the tasks see it. `sqlite/` and `memory/` implement it; one contract suite runs over both.
+ *
+ * Life of a write (DESIGN 3, 4): open write-set -> prepare (changes leave as data, for the changelog) -> commit (merged into the memtable, after the
+ * Kafka transaction committed) or abort (dropped) -> flush (memtable rows and checkpoint in one SQLite transaction).
+ *
+ * Invariants:
+ *  S1. Nothing of an open write-set reaches the memtable, a cache, a filter or the disk before `commit()`.
+ *  S2. The disk is never ahead of the committed changelog (X2): only `flush` writes, and only what was committed before its checkpoint was read.
+ *  S3. Reads see, newest first: write-set, memtable, clean cache, filter + disk.
+ *  S4. Memory is bounded: `memoryBytes` counts write-set and memtable; the owner flushes or commits before the budget is exceeded.
+ */
+
+import type { StoreSpec } from '../common/store-spec.ts'
+
+/** Takes the changes of a write-set as changelog records. A null value is a tombstone. The buffers are not reused by the store. */
+export type ChangeSink = (key: Buffer, value: Buffer | null) => void
+
+export interface ChangelogRecord {
+  readonly offset: number
+  readonly key: Buffer
+  readonly value: Buffer | null
+}
+
+export interface StateStore {
+  readonly name: string
+  /** True when a commit of this store would write to its changelog. */
+  readonly hasChanges: boolean
+  /** Bytes held by the write-set and the memtable. */
+  readonly memoryBytes: number
+  /** Start of one record's work: `rollbackRecord` returns the write-set to here. */
+  beginRecord(): void
+  rollbackRecord(): void
+  /** Hands the write-set's changes to `sink`. `nonce` is unique for ever (16 bytes). The write-set stays open until commit or abort; calling twice is an error. */
+  prepare(nonce: Buffer, sink: ChangeSink): void
+  /** The Kafka transaction committed: merge the write-set. */
+  commit(): void
+  /** It did not: drop the write-set. Nothing else to undo (S1). */
+  abort(): void
+  /** Applies committed changelog records during a restore, in offset order. Only while no write-set is open. */
+  restore(records: readonly ChangelogRecord[]): void
+}
+
+/** Where the first record of an id came from. Kept only when the store was opened with `keepOrigin`. */
+export interface Origin {
+  readonly time: number
+  readonly partition: number
+  readonly offset: number
+}
+
+/** Verdict of `observe`. `original` of a duplicate is undefined unless origins are kept. */
+export type DedupeVerdict = 'first' | 'duplicate'
+
+export interface DedupeStore extends StateStore {
+  /**
+   * Records `id` with `time` and says whether it was new. An id is remembered while `now < time of the first + window` (half-open); `now` is the task's
+   * stream time, the present record included (or the wall clock), and never goes back within a task. With `refresh` a duplicate moves the time forward.
+   * `partition` and `offset` are where the record was read.
+   */
+  observe(id: string | Uint8Array, time: number, now: number, partition: number, offset: number): DedupeVerdict
+  /** The first record of the id that `observe` just called a duplicate. */
+  lastOrigin(): Origin | undefined
+  /** Live ids in all layers; an estimate where layers overlap. */
+  readonly size: number
+  /** Hits by layer since the start, for metrics. */
+  readonly hits: {
+    readonly writeSet: number
+    readonly memtable: number
+    readonly cache: number
+    readonly disk: number
+    readonly filterFalsePositives: number
+  }
+}
+
+/** The state of one task: its stores, in one file. */
+export interface TaskState {
+  /** The stores, by name. */
+  readonly stores: ReadonlyMap<string, StateStore>
+  /** Bytes in all write-sets and memtables. */
+  readonly memoryBytes: number
+  /** The memtable is large or old enough to be written (budget, or `flushIntervalMs`). */
+  readonly flushDue: boolean
+  /** Next changelog offset to restore from, by store; undefined: nothing on disk yet. */
+  checkpoint(store: string): number | undefined
+  /** Wall time at which that checkpoint was written, ms. */
+  checkpointTime(store: string): number | undefined
+  /** Writes the memtables and, in the same SQLite transaction, the checkpoints given. Never with an open write-set. */
+  flush(checkpoints: ReadonlyMap<string, number>): void
+  /** Empties one store, disk included: its checkpoint is too old or its log start has passed. */
+  reset(store: string): void
+  /** Releases file and lock. What was not flushed is lost, by design: the changelog has it. Idempotent. */
+  close(): void
+}
+
+export interface StateBackend {
+  /**
+   * Opens (or creates) the state of one task. Waits at most `lockTimeoutMs` for another process to let go.
+   * Throws StateLockedError (names the owner), StateDirectoryError (not writable), StoreMismatchError (format, hash, schema version or window changed).
+   * A damaged file is moved aside and reported through `onQuarantine`; the store then starts empty.
+   */
+  open(taskId: string, specs: readonly StoreSpec[]): Promise<TaskState>
+  /** Takes the exclusive lock of one worker slot; released by `close()` or the end of the process. */
+  lockSlot(slotName: string): Promise<{ release(): void }>
+  close(): void
+}

@@ -1,0 +1,17 @@
+/** Names and settings of the topics millrace owns. One place, for describe(), the start-up check and the creation. */
+
+/** `prefix` is the application id; it defaults to the topology's name. */
+export function tasksTopic(applicationId: string): string {
+  return `${applicationId}-tasks`
+}
+export function changelogTopic(applicationId: string, store: string): string {
+  return `${applicationId}-${store}-changelog`
+}
+
+/** The task table must never be forgotten (DESIGN 3). */
+export const TASKS_TOPIC_CONFIG: Readonly<Record<string, string>> = Object.freeze({ 'cleanup.policy': 'compact' })
+/** Tombstones stay for 7 days, so that a checkpoint of that age can still be caught up (DESIGN 4). */
+export const CHANGELOG_TOPIC_CONFIG: Readonly<Record<string, string>> = Object.freeze({
+  'cleanup.policy': 'compact',
+  'delete.retention.ms': '604800000',
+})

@@ -1,0 +1,108 @@
+import { createServer, type AddressInfo } from 'node:net'
+import { describe, expect, it } from 'vitest'
+import { imageVariable } from '../../scripts/broker-provider/docker-broker.ts'
+import { freePorts } from '../../scripts/broker-provider/jvm-broker.ts'
+import { parseRecord, provideBroker } from '../../scripts/broker-provider/provider.ts'
+import { brokerNameOfTopicSetting, clusterProperties, propertiesText } from '../../scripts/broker-provider/server-properties.ts'
+
+describe('broker properties', () => {
+  it('replicate internal topics three times with three nodes and once with one', () => {
+    expect(clusterProperties({ nodes: 3 })).toMatchObject({
+      'transaction.state.log.replication.factor': '3',
+      'transaction.state.log.min.isr': '2',
+      'min.insync.replicas': '2',
+    })
+    expect(clusterProperties({ nodes: 1 })).toMatchObject({
+      'transaction.state.log.replication.factor': '1',
+      'transaction.state.log.min.isr': '1',
+      'min.insync.replicas': '1',
+    })
+  })
+
+  it('create no topic by accident and start a group at once', () => {
+    expect(clusterProperties({ nodes: 1 })).toMatchObject({ 'auto.create.topics.enable': 'false', 'group.initial.rebalance.delay.ms': '0' })
+  })
+
+  it.each([
+    ['retention.ms', 'log.retention.ms'],
+    ['max.message.bytes', 'message.max.bytes'],
+    ['delete.retention.ms', 'log.cleaner.delete.retention.ms'],
+    ['segment.ms', 'log.roll.ms'],
+    ['min.insync.replicas', 'min.insync.replicas'],
+  ])('have the topic setting %s as %s', (topic, broker) => {
+    expect(brokerNameOfTopicSetting(topic)).toBe(broker)
+    expect(clusterProperties({ nodes: 1, topicDefaults: { [topic]: '7' } })).toMatchObject({ [broker]: '7' })
+  })
+
+  it('give way to those of the caller', () => {
+    expect(clusterProperties({ nodes: 1, serverProperties: { 'offsets.retention.minutes': '1', 'num.io.threads': '9' } })).toMatchObject({
+      'offsets.retention.minutes': '1',
+      'num.io.threads': '9',
+    })
+  })
+
+  it('are written so that a backslash stays one', () => {
+    expect(propertiesText({ a: 'x\\y' })).toBe('a=x\\\\y\n')
+  })
+
+  it('become variables of the image', () => {
+    expect(imageVariable('transaction.state.log.min.isr')).toBe('KAFKA_TRANSACTION_STATE_LOG_MIN_ISR')
+    expect(imageVariable('a-b_c.d')).toBe('KAFKA_A___B__C_D')
+  })
+})
+
+describe('a line of the console consumer', () => {
+  const line = (...fields: string[]): string => fields.join('\u0001')
+
+  it('is a record, with null apart from empty', () => {
+    expect(parseRecord(line('CreateTime:1700000000000', 'Partition:3', 'Offset:12', 'k', 'v'), 't')).toEqual({
+      partition: 3,
+      offset: 12,
+      timestamp: 1_700_000_000_000,
+      key: 'k',
+      value: 'v',
+    })
+    expect(parseRecord(line('NO_TIMESTAMP', 'Partition:0', 'Offset:0', '\u0002null', ''), 't')).toEqual({
+      partition: 0,
+      offset: 0,
+      timestamp: -1,
+      key: null,
+      value: '',
+    })
+  })
+
+  it('is refused when it is half of one', () => {
+    expect(() => parseRecord('second half of a value', 't')).toThrow(/topic t: .*line feed/)
+  })
+})
+
+describe('KAFKA_BROKERS', () => {
+  it('is refused when it is no address', async () => {
+    await expect(provideBroker({ nodes: 1 }, { KAFKA_BROKERS: 'localhost' })).rejects.toThrow(/'localhost' is not host:port/)
+  })
+
+  it('that nobody answers at is an error that names it and the ways out', async () => {
+    const [port] = await freePorts(1)
+    await expect(provideBroker({ nodes: 1 }, { KAFKA_BROKERS: `127.0.0.1:${port}` })).rejects.toThrow(
+      new RegExp(`KAFKA_BROKERS is set to 127\\.0\\.0\\.1:${port}.*unset KAFKA_BROKERS`),
+    )
+  })
+})
+
+describe('free ports', () => {
+  it('are all different and can be bound', async () => {
+    const ports = await freePorts(8)
+    expect(new Set(ports).size).toBe(8)
+    const server = createServer()
+    await new Promise<void>((resolve) => server.listen(ports[0], '127.0.0.1', resolve))
+    expect((server.address() as AddressInfo).port).toBe(ports[0])
+    await new Promise<void>((resolve) => server.close(() => resolve()))
+  })
+})
+
+describe('no way to a broker', () => {
+  it('is one error that names the three ways', async () => {
+    const nowhere = { PATH: '/nonexistent', DOCKER_HOST: 'unix:///nonexistent/docker.sock' }
+    await expect(provideBroker({ nodes: 1 }, nowhere)).rejects.toThrow(/KAFKA_BROKERS[^]*Docker[^]*Java 17 or newer and Maven/)
+  })
+})
