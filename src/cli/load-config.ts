@@ -30,5 +30,5 @@ export async function loadConfigFile(path: string | undefined): Promise<LoadedCo
       },
     )
   }
-  return { file: value as ConfigFile, fileName: basename(found) }
+  return { file: value, fileName: basename(found) }
 }

@@ -41,7 +41,9 @@ function describeValue(value: unknown): string {
   if (Array.isArray(value)) return `a list of ${value.length}`
   if (value instanceof Promise) return 'a promise'
   if (typeof value === 'function') return value.name === '' || value.name === 'default' ? 'a function' : `the function ${value.name}`
-  if (typeof value !== 'object') return `a ${typeof value} (${JSON.stringify(value) ?? String(value)})`
+  if (typeof value === 'string' || typeof value === 'number' || typeof value === 'boolean')
+    return `a ${typeof value} (${JSON.stringify(value)})`
+  if (typeof value !== 'object') return `a ${typeof value}`
   if ('kind' in value && typeof value.kind === 'string') return `an object of kind '${value.kind}'`
   const keys = Object.keys(value)
   return keys.length === 0 ? 'an empty object' : `an object with ${keys.slice(0, 5).join(', ')}${keys.length > 5 ? ', ...' : ''}`

@@ -52,5 +52,5 @@ function valueText(key: OptionKey, value: unknown): string {
         .map(([name, setting]) => `${name}=${String(setting)}`)
         .join('\n') || '-'
     )
-  return String(value)
+  return typeof value === 'string' ? value : JSON.stringify(value)
 }

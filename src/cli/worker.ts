@@ -8,10 +8,8 @@
  *  W2. It exits with the code of the error that stopped it, after the error was told to the supervisor, or logged where there is none.
  */
 import type { App } from '../app.ts'
-import type { ResolvedConfig } from '../config/resolve.ts'
 import { resolveConfig } from '../config/resolve.ts'
 import { asError, EXIT_CODES } from '../errors/errors.ts'
-import type { WorkerState } from '../metrics/status.ts'
 import { loadConfigFile } from './load-config.ts'
 import { loadTopology } from './load-topology.ts'
 import { createLogger } from './logger.ts'
@@ -94,7 +92,8 @@ async function work(): Promise<void> {
     if (!stopping.signal.aborted) failure = asError(error)
   }
   try {
-    await close(worker, config)
+    // Bounded by shutdownTimeout: what is not closed by then is left to the end of the process, and restored by the next start.
+    await worker.close({ leave: config.onClose === 'leave' })
   } catch (error) {
     // The first error is the cause; closing after it often fails as well.
     if (failure === undefined) failure = asError(error)
@@ -106,40 +105,21 @@ async function work(): Promise<void> {
   if (failure !== undefined) throw failure
 }
 
-/** Bounded: what is not closed by then is left to the end of the process, and restored by the next start. */
-async function close(app: App, config: ResolvedConfig): Promise<void> {
-  let timer: NodeJS.Timeout | undefined
-  const expired = new Promise<'expired'>((resolve) => {
-    timer = setTimeout(() => resolve('expired'), config.shutdownTimeoutMs)
-  })
-  try {
-    const outcome = await Promise.race([app.close({ leave: config.onClose === 'leave' }), expired])
-    if (outcome !== 'expired') return
-    log.error(
-      { event: 'close timed out', timeoutMs: config.shutdownTimeoutMs },
-      'closing took longer than shutdownTimeout: the process ends as it is, the next start restores',
-    )
-    await end(EXIT_CODES.fatal)
-  } finally {
-    clearTimeout(timer)
-  }
-}
-
 /** What happens to the app, in the log and to the supervisor. */
 function listen(app: App): (() => void)[] {
   return [
     app.on('state', ({ from, to }) => {
       log.info({ event: 'state', from, to }, `${from} -> ${to}`)
-      void send({ type: 'state', state: to as WorkerState })
+      void send({ type: 'state', state: to })
     }),
     app.on('assigned', ({ tasks }) => log.info({ event: 'assigned', tasks }, `${tasks.length} tasks assigned`)),
     app.on('revoked', ({ tasks, lost }) =>
       log.info({ event: 'revoked', tasks, lost }, `${tasks.length} tasks ${lost ? 'lost' : 'revoked'}`),
     ),
+    app.on('restore', (progress) => log.info({ event: 'restored', ...progress }, `${progress.store} of task ${progress.task} restored`)),
     app.on('failure', ({ reaction, error, node }) =>
       log.warn({ event: 'record failed', node, reaction, error: error.name }, `record failed in ${node} (${reaction}): ${error.message}`),
     ),
-    app.on('error', (error) => log.error({ event: 'error', error: error.name }, error.message)),
   ]
 }
 

@@ -33,17 +33,24 @@ export function editDistance(from: string, to: string): number {
   return previous[to.length] ?? 0
 }
 
-/** The candidate with the fewest edits, upper and lower case alike; undefined when none is within a third of the name's length (at least 2 edits). */
+/**
+ * The candidate with the fewest edits, upper and lower case alike; undefined when none is within a third of the name's length (at least 2 edits) and none begins
+ * like it (`stateDirectory` -> `stateDir`).
+ */
 export function nearestName(name: string, candidates: Iterable<string>): string | undefined {
   const limit = Math.max(2, Math.floor(name.length / 3))
+  const wanted = name.toLowerCase()
   let nearest: string | undefined
+  let longer: string | undefined
   let fewest = limit + 1
   for (const candidate of candidates) {
-    const edits = editDistance(name.toLowerCase(), candidate.toLowerCase())
+    const known = candidate.toLowerCase()
+    const edits = editDistance(wanted, known)
     if (edits < fewest) {
       fewest = edits
       nearest = candidate
     }
+    if (Math.min(known.length, wanted.length) >= 4 && (wanted.startsWith(known) || known.startsWith(wanted))) longer ??= candidate
   }
-  return nearest
+  return nearest ?? longer
 }

@@ -173,7 +173,7 @@ function choice<const T extends string>(preset: T, values: readonly [T, ...T[]],
     unit: '',
     default: preset,
     defaultText: preset,
-    check: z.enum(values) as unknown as z.ZodType<T>,
+    check: z.enum(values),
     wanted: `one of ${values.join(', ')}`,
     choices: values,
   })

@@ -221,7 +221,7 @@ function mergeSettings(found: readonly Candidate[]): Candidate | undefined {
   const merged: Record<string, unknown> = {}
   for (const candidate of found.toReversed()) {
     const value = settingsFrom(candidate.value)
-    if (typeof value !== 'object' || value === null) return candidate
+    if (typeof value !== 'object' || value === null || Array.isArray(value)) return candidate
     Object.assign(merged, value)
   }
   return {

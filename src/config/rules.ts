@@ -75,7 +75,7 @@ export function brokenRules(values: OptionValues, refused: ReadonlySet<OptionKey
         `security.sasl is incomplete: ${missing.map((key) => OPTIONS[key].name).join(' and ')} missing; a login needs mechanism, username and password`,
       )
   }
-  for (const name of Object.keys(values.kafka)) {
+  for (const name of refused.has('kafka') ? [] : Object.keys(values.kafka)) {
     const clash =
       (name.startsWith('sasl.') && login.some((part) => part !== undefined) && 'security.sasl') ||
       (name === 'security.protocol' && (values.ssl || login[0] !== undefined) && 'security')

@@ -7,10 +7,11 @@
  *
  * `running` may return to `preparing` when its state is in doubt.
  */
+import type { BrokerRecord } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
 import { partitionName, type TopicPartition } from '../common/topic-partition.ts'
 import type { StateStore, TaskState } from '../state/store.ts'
-import type { Task } from '../task/task.ts'
+import type { Task, TaskCounters } from '../task/task.ts'
 import type { SubTopology } from '../topology/nodes.ts'
 
 export type TaskPhase = 'preparing' | 'restoring' | 'running' | 'closed'
@@ -21,6 +22,8 @@ export const TASK_PHASES: Readonly<Record<TaskPhase, readonly TaskPhase[]>> = {
   running: ['preparing', 'closed'],
   closed: [],
 }
+
+const NOTHING: TaskCounters = { records: 0, duplicates: 0, late: 0, skipped: 0, deadLetters: 0 }
 
 /** One real input partition of a task. */
 export interface InputPartition {
@@ -75,6 +78,12 @@ export class AssignedTask {
     return this.#phase
   }
 
+  /** Runs one record; only while running. */
+  process(record: BrokerRecord): void {
+    invariant(this.task !== undefined, 'A3', { task: this.name, phase: this.#phase })
+    this.task.process(record)
+  }
+
   moveTo(phase: TaskPhase): void {
     invariant(TASK_PHASES[this.#phase].includes(phase), 'A1', { task: this.name, from: this.#phase, to: phase })
     this.#phase = phase
@@ -92,15 +101,15 @@ export class AssignedTask {
     return this.state?.stores.values() ?? []
   }
 
-  /** The transaction committed: write-sets are merged, positions become committed ones (X2). */
-  commit(now: number): void {
+  /** The transaction committed: write-sets are merged, positions become committed ones (X1, X2). Returns what this transaction counted. */
+  commit(now: number): Readonly<TaskCounters> {
     for (const store of this.stores()) store.commit()
-    this.task?.commit()
     for (const input of this.inputs) {
       input.committed = input.next
       input.committedAt = now
     }
     this.touched = false
+    return this.task?.commit() ?? NOTHING
   }
 
   /** It did not: write-sets are dropped. Positions go back by `rewind`. */

@@ -7,9 +7,12 @@ import { ConfigError } from '../errors/errors.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { CHANGELOG_TOPIC_CONFIG, changelogTopic, TASKS_TOPIC_CONFIG, tasksTopic } from '../topology/internal-topics.ts'
 import type { TopologyPlan } from '../topology/nodes.ts'
+import { untilAnswered, type RetryOptions } from './retry.ts'
 import { missingTopics } from './sink-limits.ts'
 
 const TOPIC_ALREADY_EXISTS = 36
+/** librdkafka's "no such entry": retriable. */
+const NOT_KNOWN_YET = -156
 
 export interface TaskAssignment {
   readonly subTopology: number
@@ -67,7 +70,11 @@ export function internalTopics(
 }
 
 /** Creates what is missing, checks what is there. Returns the names of those it created. */
-export async function ensureInternalTopics(admin: BrokerAdmin, wanted: readonly TopicToCreate[]): Promise<readonly string[]> {
+export async function ensureInternalTopics(
+  admin: BrokerAdmin,
+  wanted: readonly TopicToCreate[],
+  retry: Omit<RetryOptions, 'what'>,
+): Promise<readonly string[]> {
   const names = wanted.map(({ name }) => name)
   let present = new Map((await admin.describeTopics(names)).map((topic) => [topic.name, topic]))
   const created: string[] = []
@@ -81,11 +88,21 @@ export async function ensureInternalTopics(admin: BrokerAdmin, wanted: readonly 
       if (!(error instanceof BrokerError && error.code === TOPIC_ALREADY_EXISTS)) throw error
     }
   }
-  present = new Map((await admin.describeTopics(names)).map((topic) => [topic.name, topic]))
+  // A new topic is not in every broker's metadata at once.
+  present = await untilAnswered(
+    async () => {
+      const described = new Map((await admin.describeTopics(names)).map((topic) => [topic.name, topic]))
+      const unknown = names.filter((name) => !described.has(name))
+      if (unknown.length > 0)
+        throw new BrokerError('admin', NOT_KNOWN_YET, `${unknown.join(', ')} not in the metadata yet`, { isRetriable: true })
+      return described
+    },
+    { ...retry, what: 'metadata of internal topics' },
+  )
   const configs = await admin.topicConfigs(names.filter((name) => present.has(name)))
   const differences = wanted.flatMap((topic) => {
     const found = present.get(topic.name)
-    if (found === undefined) return [] // just created, not yet in every broker's metadata
+    if (found === undefined) return []
     const lines: string[] = []
     if (found.partitions !== topic.partitions) lines.push(`${topic.name}: ${found.partitions} partitions, expected ${topic.partitions}`)
     const policy = configs.get(topic.name)?.get('cleanup.policy')

@@ -56,7 +56,7 @@ export interface RestorerOptions {
   readonly logger: Logger
   readonly noProgressMs: number
   readonly memtableBytes: number
-  readonly onDone: (task: AssignedTask, progress: RestoreProgress) => void
+  readonly onDone: (progress: RestoreProgress) => void
 }
 
 const POLL_RECORDS = 2_000
@@ -173,7 +173,7 @@ export class Restorer {
     this.#assignmentChanged = true
     const { task, store, position } = restoring
     task.state?.flush(new Map([[store.name, position]]))
-    this.#options.onDone(task, this.#progressOf(restoring))
+    this.#options.onDone(this.#progressOf(restoring))
   }
 
   #checkProgress(restoring: Restoring): void {

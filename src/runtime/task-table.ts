@@ -4,9 +4,10 @@
  */
 import type { Broker } from '../broker/port.ts'
 import { LOG_START } from '../broker/port.ts'
-import type { Clock, Random } from '../common/ports.ts'
+import type { Clock, Logger, Random, Timers } from '../common/ports.ts'
 import { BrokerUnavailableError, ConfigError } from '../errors/errors.ts'
 import type { TopologyPlan } from '../topology/nodes.ts'
+import { untilAnswered } from './retry.ts'
 import type { TaskLayout } from './internal-topics.ts'
 
 interface TaskTable {
@@ -28,24 +29,27 @@ export function taskTable(plan: TopologyPlan, layout: TaskLayout): TaskTable {
   }
 }
 
+export interface TaskTableOptions {
+  readonly random: Random
+  readonly clock: Clock
+  readonly timers: Timers
+  readonly logger: Logger
+  readonly timeoutMs: number
+}
+
 /** Agrees on the table or refuses with the difference. */
-export async function agreeOnTaskTable(
-  broker: Broker,
-  topic: string,
-  mine: TaskTable,
-  { random, clock, timeoutMs }: { readonly random: Random; readonly clock: Clock; readonly timeoutMs: number },
-): Promise<void> {
-  let first = await readFirst(broker, topic, clock, timeoutMs)
+export async function agreeOnTaskTable(broker: Broker, topic: string, mine: TaskTable, options: TaskTableOptions): Promise<void> {
+  let first = await readFirst(broker, topic, options)
   if (first === undefined) {
     await broker.writeRecord(
       topic,
       0,
-      Buffer.from(`table/${random.bytes(16).toString('hex')}`),
+      Buffer.from(`table/${options.random.bytes(16).toString('hex')}`),
       Buffer.from(JSON.stringify(mine)),
-      timeoutMs,
+      options.timeoutMs,
     )
-    first = await readFirst(broker, topic, clock, timeoutMs)
-    if (first === undefined) throw unreadable(topic, timeoutMs)
+    first = await readFirst(broker, topic, options)
+    if (first === undefined) throw unreadable(topic, options.timeoutMs)
   }
   const lines = differences(first, mine)
   if (lines.length > 0) {
@@ -75,10 +79,14 @@ export function differences(recorded: TaskTable, mine: TaskTable): readonly stri
   return lines
 }
 
-async function readFirst(broker: Broker, topic: string, clock: Clock, timeoutMs: number): Promise<TaskTable | undefined> {
+async function readFirst(broker: Broker, topic: string, options: TaskTableOptions): Promise<TaskTable | undefined> {
   const reader = await broker.connectReader()
   try {
-    const [offsets] = await broker.admin.offsets([{ topic, partition: 0 }])
+    const { clock, timeoutMs } = options
+    const [offsets] = await untilAnswered(() => broker.admin.offsets([{ topic, partition: 0 }]), {
+      ...options,
+      what: `the task table in ${topic}`,
+    })
     const target = offsets?.highWatermark ?? 0
     if (target === 0) return undefined
     reader.assign([{ topic, partition: 0, offset: LOG_START }])

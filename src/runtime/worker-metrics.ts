@@ -12,6 +12,9 @@ export class WorkerMetrics {
   records = 0
   outputs = 0
   duplicates = 0
+  late = 0
+  skipped = 0
+  deadLetters = 0
   restores = 0
   /** Aborts by cause, for the log and the metrics. */
   readonly abortsByCause = new Map<string, number>()

@@ -131,5 +131,6 @@ function tagOf(element: unknown): number {
 function describe(value: unknown): string {
   if (value === null || value === undefined) return `${value}`
   if (Array.isArray(value)) return 'an array'
-  return typeof value === 'object' ? 'an object' : `a ${typeof value} (${String(value)})`
+  if (typeof value === 'number' || typeof value === 'bigint') return `a ${typeof value} (${value})`
+  return typeof value === 'object' ? 'an object' : `a ${typeof value}`
 }

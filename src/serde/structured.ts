@@ -17,7 +17,7 @@ const MAXIMUM_DEPTH = 200
  * A field that is undefined is left out, as in JSON; undefined in an array, a Map or a Set fails.
  */
 export function structured<T>(): Codec<T> {
-  return structuredCodec as Codec<unknown> as Codec<T>
+  return structuredCodec as Codec<T>
 }
 
 const structuredCodec: Codec<unknown> = Object.freeze({

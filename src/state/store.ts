@@ -28,6 +28,8 @@ export interface StateStore {
   readonly hasChanges: boolean
   /** Bytes held by the write-set and the memtable. */
   readonly memoryBytes: number
+  /** Live entries in all layers; an estimate where layers overlap. */
+  readonly size: number
   /** Start of one record's work: `rollbackRecord` returns the write-set to here. */
   beginRecord(): void
   rollbackRecord(): void
@@ -60,8 +62,6 @@ export interface DedupeStore extends StateStore {
   observe(id: string | Uint8Array, time: number, now: number, partition: number, offset: number): DedupeVerdict
   /** The first record of the id that `observe` just called a duplicate. */
   lastOrigin(): Origin | undefined
-  /** Live ids in all layers; an estimate where layers overlap. */
-  readonly size: number
   /** Hits by layer since the start, for metrics. */
   readonly hits: {
     readonly writeSet: number

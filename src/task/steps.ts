@@ -3,6 +3,7 @@
  * Built once per task; running a record allocates no closure.
  */
 import type { HeaderList } from '../broker/port.ts'
+import { asBuffer } from '../serde/codec.ts'
 import { encodeDedupeId } from '../serde/digest.ts'
 import type { DedupeStore } from '../state/store.ts'
 import type { DedupeNode, NodeFunctions, SinkTopic, SubTopology, TopologyNode, TopologyPlan } from '../topology/nodes.ts'
@@ -181,15 +182,15 @@ function compileSend(
     const { key } = context
     // Bytes of an unchanged key pass through; an object might have been changed in place.
     const unchanged = key === context.sourceKey && keyCodec === context.sourceKeyCodec && (key === null || typeof key !== 'object')
-    const keyBytes = unchanged ? context.source.key : toBuffer(encodeKey(key))
-    outbox.send(topic.name, target, keyBytes, toBuffer(encodeValue(value)), context.timestamp, context.outputHeaders)
+    const keyBytes = unchanged ? context.source.key : bufferOrNull(encodeKey(key))
+    outbox.send(topic.name, target, keyBytes, bufferOrNull(encodeValue(value)), context.timestamp, context.outputHeaders)
     place.phase = 'process'
   }
 }
 
-function toBuffer(bytes: Uint8Array | null): Buffer | null {
-  if (bytes === null || Buffer.isBuffer(bytes)) return bytes
-  return Buffer.from(bytes.buffer, bytes.byteOffset, bytes.byteLength)
+/** A hand-written codec may return a plain Uint8Array. */
+function bufferOrNull(bytes: Uint8Array | null): Buffer | null {
+  return bytes === null ? null : asBuffer(bytes)
 }
 
 function describe(value: unknown): string {

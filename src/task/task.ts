@@ -69,9 +69,8 @@ export class Task {
   readonly #place: Place = { node: '', phase: 'decode' }
   readonly #sources = new Map<string, Source>()
   readonly #stores: readonly StateStore[]
-  /** Of the open transaction; merged by `commit`, dropped by `abort`. */
+  /** Of the open transaction; handed over by `commit`, dropped by `abort`. */
   readonly #pending = zeroCounters()
-  readonly totals: TaskCounters = zeroCounters()
   readonly #streamTimes = new Map<string, { committed: number; now: number }>()
   #streamTime = -1
   #lastInput = ''
@@ -205,22 +204,29 @@ export class Task {
       this.#pending.skipped++
       onFailure(failure, 'skip')
     } else {
-      this.#place.node = policy.to.name
-      this.#place.phase = 'encode'
-      outbox.send(policy.to.name, null, record.key, record.value, record.timestamp, [...record.headers, ...deadLetterHeaders(failure)])
+      try {
+        outbox.send(policy.to.name, null, record.key, record.value, record.timestamp, [...record.headers, ...deadLetterHeaders(failure)])
+      } catch (error) {
+        outbox.discard()
+        throw poisoned({
+          ...failure,
+          error: new Error(`${failure.error.message}; and its dead letter does not fit ${policy.to.name}: ${asError(error).message}`, {
+            cause: error,
+          }),
+        })
+      }
       this.#pending.deadLetters++
       onFailure(failure, 'dead-letter')
     }
     this.#pending.records++
   }
 
-  /** The transaction committed. */
-  commit(): void {
-    for (const name of Object.keys(this.#pending) as (keyof TaskCounters)[]) {
-      this.totals[name] += this.#pending[name]
-      this.#pending[name] = 0
-    }
+  /** The transaction committed. Returns what it counted. */
+  commit(): TaskCounters {
+    const committed = { ...this.#pending }
+    Object.assign(this.#pending, zeroCounters())
     for (const times of this.#streamTimes.values()) times.committed = times.now
+    return committed
   }
 
   /** It did not: counters and stream time go back (K3). Stores are aborted by their owner. */

@@ -108,7 +108,7 @@ class TopologyBuilder {
     ): KStream<never, never> => this.source(topics, options)
     let result: unknown
     try {
-      result = build(Object.freeze({ stream: stream as unknown as Sources['stream'] }))
+      result = build(Object.freeze({ stream }))
     } finally {
       this.#finished = true
     }
@@ -135,8 +135,10 @@ class TopologyBuilder {
         remedy: 'Declare it with topic(name, { key, value }) and pass the result: its codecs say how to read it',
       })
     }
-    const { timestamp, startFrom = 'earliest', onError } = options
-    if (timestamp !== undefined) checkCallback(timestamp, '`timestamp`', where)
+    const { startFrom = 'earliest', onError } = options
+    checkOptionalCallback(options, 'timestamp', where)
+    // Bound, because options may be an object with methods of its own.
+    const timestamp = options.timestamp?.bind(options)
     checkChoice(startFrom, ['earliest', 'latest'], '`startFrom`', where)
     if (onError !== undefined) checkOnError(onError, where)
     const id = this.add(
@@ -149,7 +151,7 @@ class TopologyBuilder {
         startFrom,
       },
       [],
-      { kind: 'source', topics, timestamp: timestamp?.bind(options), onError },
+      { kind: 'source', topics, timestamp, onError },
       where,
     )
     const source = topics.map((each) => `'${each.name}'`).join(', ')
@@ -296,7 +298,7 @@ class StreamOfNode implements KStream<unknown, unknown> {
         remedy: 'Declare it with topic(name, { key, value }) and pass the result: its codecs say how to write it',
       })
     }
-    if (options.partition !== undefined) checkCallback(options.partition, '`partition`', where)
+    checkOptionalCallback(options, 'partition', where)
     this.#builder.add(
       { kind: 'sink', name, topics: Object.freeze([topic.name]), key: topic.key.id, value: topic.value.id },
       [this.#id],
@@ -418,6 +420,10 @@ function checkTopologyName(name: unknown): void {
       code: 'TOPOLOGY_NAME_INVALID',
     },
   )
+}
+
+function checkOptionalCallback<Name extends string>(options: { readonly [N in Name]?: unknown }, name: Name, where: string): void {
+  if (options[name] !== undefined) checkCallback(options[name], `\`${name}\``, where)
 }
 
 /** The name for messages, before it is checked. */

@@ -130,10 +130,11 @@ export interface Sources {
    * Reads a topic. A topic is read once per topology: keep the stream in a variable to use it twice.
    * @example const paid = stream(orders).filter((order) => order.type === 'paid')
    */
-  stream<K, V>(topic: Topic<K, V>, options?: StreamOptions<K, V>): KStream<K, V>
+  stream<K, V>(this: void, topic: Topic<K, V>, options?: StreamOptions<K, V>): KStream<K, V>
   /** Several topics as one stream; the value is their union. They must have the same number of partitions. */
   // eslint-disable-next-line @typescript-eslint/no-explicit-any -- Topic<K, V> is invariant: only `any` accepts topics of every type and keeps each one's own for inference
   stream<const T extends readonly Topic<any, any>[]>(
+    this: void,
     topics: T,
     options?: StreamOptions<KeyOf<T[number]>, ValueOf<T[number]>>,
   ): KStream<KeyOf<T[number]>, ValueOf<T[number]>>

@@ -27,7 +27,7 @@ function refusal(inputs: ConfigInputs): ConfigError {
 }
 
 /** A file as JavaScript users may write it. */
-const looseFile = (file: object): ConfigFile => file as ConfigFile
+const looseFile = (file: object): ConfigFile => file
 
 describe('defaults', () => {
   test('are those of the design', () => {
@@ -199,8 +199,8 @@ describe('unknown names', () => {
     ],
     [
       'the part for a topology',
-      { file: looseFile({ topologies: { points: { wrokers: 2 } } }) },
-      'wrokers (millrace.config.ts, topologies.points) is no option; did you mean workers?',
+      { file: looseFile({ topologies: { points: { workes: 2 } } }) },
+      'workes (millrace.config.ts, topologies.points) is no option; did you mean workers?',
     ],
     ['a nested object', { file: looseFile({ security: { sasl: { user: 'a' } } }) }, 'security.sasl.user (millrace.config.ts) is no option'],
     ['code', { code: looseFile({ stateDirectory: 'x' }) }, 'stateDirectory (createApp) is no option; did you mean stateDir?'],

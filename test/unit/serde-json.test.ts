@@ -225,7 +225,7 @@ describe('structured()', () => {
     ['a function', { run: () => 1 }, 'structured: run: a function'],
     ['a symbol', [Symbol('x')], 'structured: [0]: a symbol'],
     ['undefined in an array', [undefined], 'structured: [0]: undefined'],
-    ['a hole in an array', [, 1], 'structured: [0]: undefined'], // eslint-disable-line no-sparse-arrays
+    ['a hole in an array', [, 1], 'structured: [0]: undefined'],
     ['undefined in a Map', new Map([['a', undefined]]), 'structured: <value 0>: undefined'],
     ['an invalid Date', { at: new Date(NaN) }, 'structured: at: an invalid Date'],
   ])('refuses %s and says where', (_name, value, message) => {

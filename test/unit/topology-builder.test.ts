@@ -393,7 +393,7 @@ describe('a step is refused', () => {
       ({ stream }) => stream(orders).mapValues(wrong(async () => Promise.resolve(1))),
       'map-values (file.ts:N): the callback is async, but it runs inside the transaction',
     ],
-    ['an async generator', ({ stream }) => stream(orders).map(wrong(async function* () {})), 'map (file.ts:N): the callback is async'], // eslint-disable-line @typescript-eslint/no-empty-function
+    ['an async generator', ({ stream }) => stream(orders).map(wrong(async function* () {})), 'map (file.ts:N): the callback is async'],
     [
       'a missing callback',
       ({ stream }) => stream(orders).filter(wrong(undefined)),

@@ -2,7 +2,7 @@
  * State without a disk, for the test driver and the simulation. The same stores run on it; only the rows, segments and checkpoints lie in a `MemoryDisk`.
  * A disk outlives its backends, so a crash is "drop the backend, open another on the same disk": what was not flushed is gone, as with SQLite.
  */
-import type { Clock, Timers } from '../../common/ports.ts'
+import type { Timers } from '../../common/ports.ts'
 import type { DedupeStoreSpec, StoreSpec } from '../../common/store-spec.ts'
 import { StateLockedError } from '../../errors/errors.ts'
 import type { Checkpoint, DedupeBacking, TaskStorage } from '../dedupe-backing.ts'

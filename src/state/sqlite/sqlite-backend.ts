@@ -11,7 +11,7 @@ import { StoreSet, type StoreSetOptions } from '../store-set.ts'
 import type { StateBackend, TaskState } from '../store.ts'
 import { FileLock } from './file-lock.ts'
 import { asStateError, isBusy, isDamage } from './sqlite-errors.ts'
-import { TaskFile, quarantine, type QuarantineReport } from './task-file.ts'
+import { ALWAYS_CHECKED_BYTES, TaskFile, quarantine, type QuarantineReport } from './task-file.ts'
 
 export interface SqliteBackendOptions extends StoreSetOptions {
   /** The application's directory; created if missing. */
@@ -22,6 +22,8 @@ export interface SqliteBackendOptions extends StoreSetOptions {
   readonly clock: Clock
   /** How long to wait for another process to let go. Default 10 s. */
   readonly lockTimeoutMs?: number | undefined
+  /** Files up to this size are checked for damage at every open, larger ones only after the machine itself went down. Default 32 MiB (about 0.1 s). */
+  readonly alwaysCheckedBytes?: number | undefined
   /** A damaged file was moved aside; its task starts empty and is rebuilt from the changelog. */
   readonly onQuarantine?: ((report: QuarantineReport) => void) | undefined
 }
@@ -94,7 +96,8 @@ class SqliteBackend implements StateBackend {
   }
 
   #openOnce(directory: string, lock: FileLock, specs: readonly StoreSpec[]): StoreSet {
-    const file = TaskFile.open(directory, lock.crashedWithMachine, () => lock.release())
+    const checkedBytes = lock.crashedWithMachine ? Infinity : (this.#options.alwaysCheckedBytes ?? ALWAYS_CHECKED_BYTES)
+    const file = TaskFile.open(directory, checkedBytes, () => lock.release())
     try {
       const state: StoreSet = new StoreSet(file, specs, this.#options, () => this.#open.delete(state))
       return state

@@ -74,8 +74,8 @@ export class TaskFile implements TaskStorage {
     this.#onClose = onClose
   }
 
-  /** Opens or creates the file. Throws SQLite's own error when it is busy or damaged, StoreMismatchError when it is not ours or of another version. */
-  static open(directory: string, checkWhole: boolean, onClose: () => void): TaskFile {
+  /** Opens or creates the file; checks one of at most `checkedBytes` for damage. Throws SQLite's own error when it is busy or damaged, StoreMismatchError when it is not ours or of another version. */
+  static open(directory: string, checkedBytes: number, onClose: () => void): TaskFile {
     const path = statePath(directory)
     if (existsSync(damageNote(directory)))
       throw new CorruptedStoreError(`state file ${path} was found damaged while it was in use`, { code: 'state-damaged' })
@@ -85,7 +85,7 @@ export class TaskFile implements TaskStorage {
       database.pragma('locking_mode = EXCLUSIVE')
       database.pragma('journal_mode = WAL')
       database.pragma('synchronous = NORMAL')
-      if (size > 0 && (checkWhole || size <= ALWAYS_CHECKED_BYTES)) checkPages(database, path)
+      if (size > 0 && size <= checkedBytes) checkPages(database, path)
       checkIdentity(database, path)
       return new TaskFile(database, directory, onClose)
     } catch (error) {

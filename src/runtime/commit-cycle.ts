@@ -1,0 +1,291 @@
+/**
+ * The worker's side of a transaction: what goes into it, and what its end means for tasks, stores and positions.
+ *
+ * Owns: the counters of the open transaction, the order of the commit steps, the reaction to each outcome.
+ * Does not own: the states of the transaction itself (transaction), reading (input-reader), when to commit (worker).
+ *
+ * Invariants:
+ *  C1. Offsets are sent for every task that wrote or advanced, and only while it is owned (X3).
+ *  C2. Write-sets are merged only after the commit succeeded, and positions become committed positions in the same step (X1, X2).
+ *  C3. After a failed transaction every running task is back at its committed positions with an empty write-set, before the next poll.
+ *  C4. A fenced producer is re-initialised only after the consumer proved that the slot is still ours; a second fence within a minute ends the worker:
+ *      two processes that both re-init fence each other for ever (CLIENT-FACTS 21).
+ */
+import type { GroupConsumer, OffsetToCommit } from '../broker/port.ts'
+import { invariant } from '../common/invariant.ts'
+import { BrokerError } from '../errors/broker-error.ts'
+import { FatalError } from '../errors/errors.ts'
+import { changelogTopic } from '../topology/internal-topics.ts'
+import type { AssignedTask } from './assigned-task.ts'
+import type { InputReader } from './input-reader.ts'
+import { writeMetadata } from './offset-metadata.ts'
+import type { OwnedTasks } from './owned-tasks.ts'
+import type { RecordOutbox } from './record-outbox.ts'
+import type { Outcome, TransactionMachine } from './transaction.ts'
+import type { WorkerMetrics } from './worker-metrics.ts'
+import type { CommitReason, WorkerOptions } from './worker-options.ts'
+
+const FENCED_TWICE_WITHIN_MS = 60_000
+/** The same refusal this many times in a row is no accident. */
+const REFUSALS_IN_A_ROW = 3
+const MEMBERSHIP_POLL_MS = 100
+
+export interface CommitCycleOptions extends Pick<WorkerOptions, 'settings' | 'clock' | 'timers' | 'random' | 'logger' | 'listener'> {
+  readonly machine: TransactionMachine
+  readonly consumer: GroupConsumer
+  readonly reader: InputReader
+  readonly tasks: OwnedTasks
+  readonly outbox: RecordOutbox
+  readonly metrics: WorkerMetrics
+  readonly transactionalIdPrefix: string
+  /** The outcome could not be found out: state and positions of these tasks must come from the broker again. */
+  readonly restart: (tasks: readonly AssignedTask[], reason: string) => void
+}
+
+export class CommitCycle {
+  readonly #options: CommitCycleOptions
+  #records = 0
+  #bytes = 0
+  #outputs = 0
+  #startedAt = 0
+  #abortsInARow = 0
+  #refusalsInARow = 0
+  #fencedAt = Number.NEGATIVE_INFINITY
+
+  constructor(options: CommitCycleOptions) {
+    this.#options = options
+  }
+
+  get isOpen(): boolean {
+    return this.#options.machine.state !== 'idle'
+  }
+
+  /** Milliseconds since the open transaction began; 0 when none is open. */
+  get ageMs(): number {
+    return this.isOpen ? this.#options.clock.monotonic() - this.#startedAt : 0
+  }
+
+  /** Why the open transaction should be committed before it takes another record, if it should. */
+  get full(): 'records' | 'bytes' | undefined {
+    const { transactionMaxRecords, transactionMaxBytes } = this.#options.settings
+    if (this.#records >= transactionMaxRecords) return 'records'
+    return this.#bytes >= transactionMaxBytes ? 'bytes' : undefined
+  }
+
+  /** Lazily, before the first record. False: refused, and positions are rewound. */
+  async begin(): Promise<boolean> {
+    const refused = await this.#options.machine.begin()
+    if (refused === undefined) {
+      this.#startedAt = this.#options.clock.monotonic()
+      return true
+    }
+    await this.#settle(refused, [], '')
+    return false
+  }
+
+  /** A record went through its task: its outputs go into the transaction. Synchronous unless the local queue is full. */
+  deliver(): boolean | Promise<boolean> {
+    const { outbox } = this.#options
+    this.#records++
+    if (outbox.count === 0) return true
+    this.#outputs += outbox.count
+    this.#bytes += outbox.bytes
+    try {
+      return outbox.deliver(this.#produce) || this.#deliverRest()
+    } catch (error) {
+      return this.#refused(error)
+    }
+  }
+
+  /** The local queue is full: backpressure (X9). False: the client refused a record, and positions are rewound. */
+  async #deliverRest(): Promise<boolean> {
+    const { outbox, machine } = this.#options
+    try {
+      do await machine.writable()
+      while (!outbox.deliver(this.#produce))
+      return true
+    } catch (error) {
+      return this.#refused(error)
+    }
+  }
+
+  async #refused(error: unknown): Promise<boolean> {
+    if (!(error instanceof BrokerError)) throw error
+    await this.abandon(error)
+    return false
+  }
+
+  readonly #produce: TransactionMachine['produce'] = (topic, partition, key, value, timestamp, headers) =>
+    this.#options.machine.produce(topic, partition, key, value, timestamp, headers)
+
+  /** Drops the open transaction: abort, write-sets dropped, positions rewound. */
+  async abandon(error: BrokerError): Promise<void> {
+    await this.#settle(await this.#options.machine.abort(error), [], '')
+  }
+
+  /** Commits what the dirty tasks did. True when it is committed (or there was nothing to commit); false when it was dropped and rewound. */
+  async commit(reason: CommitReason): Promise<boolean> {
+    const { machine, tasks, clock, random, consumer, reader, listener, metrics } = this.#options
+    const dirty = tasks.dirty()
+    if (dirty.length === 0) {
+      invariant(!this.isOpen, 'T2', { state: machine.state })
+      return true
+    }
+    if (!this.isOpen && !(await this.begin())) return false
+    const startedAt = clock.monotonic()
+    const nonce = random.bytes(16)
+    const nonceText = nonce.toString('base64url')
+    try {
+      for (const task of dirty) await this.#writeChangelogs(task, nonce)
+    } catch (error) {
+      return this.#refused(error)
+    }
+    const offsets = this.#offsetsOf(dirty, nonceText)
+    const outcome = await machine.commit(consumer, offsets, nonceText, () => reader.stillOwns(dirty))
+    const event = { records: this.#records, bytes: this.#bytes, durationMs: clock.monotonic() - startedAt, reason }
+    if (!(await this.#settle(outcome, offsets, nonceText))) return false
+    metrics.committed(event.durationMs)
+    listener.commit(event)
+    return true
+  }
+
+  async #writeChangelogs(task: AssignedTask, nonce: Buffer): Promise<void> {
+    const { machine, settings, clock } = this.#options
+    for (const store of task.stores()) {
+      if (!store.hasChanges) continue
+      const topic = changelogTopic(settings.applicationId, store.name)
+      const changes: [Buffer, Buffer | null][] = []
+      store.prepare(nonce, (key, value) => changes.push([key, value]))
+      for (const [key, value] of changes) {
+        this.#bytes += key.length + (value?.length ?? 0)
+        // The wall clock: old event times would be deleted at once by time retention, future ones refused (DESIGN 4).
+        while (!machine.produce(topic, task.partition, key, value, clock.now(), [])) await machine.writable()
+      }
+    }
+  }
+
+  #offsetsOf(dirty: readonly AssignedTask[], nonce: string): OffsetToCommit[] {
+    const { settings, transactionalIdPrefix } = this.#options
+    return dirty.flatMap((task) =>
+      task.inputs.map(({ topic, partition, next }) => ({
+        topic,
+        partition,
+        offset: next,
+        metadata: writeMetadata({
+          nonce,
+          streamTime: task.task?.streamTimeOf(topic) ?? -1,
+          transactionalIdPrefix,
+          ringSize: settings.producerRingSize,
+        }),
+      })),
+    )
+  }
+
+  /** Acts on how a transaction ended. True when it is committed. */
+  async #settle(outcome: Outcome, offsets: readonly OffsetToCommit[], nonce: string): Promise<boolean> {
+    switch (outcome.kind) {
+      case 'committed':
+        this.#merge()
+        return true
+      case 'aborted':
+        this.#countAbort(outcome)
+        await this.#rewind()
+        await this.#backOff()
+        return false
+      case 'fenced':
+        return this.#recoverFromFence(outcome.error, outcome.commitSent ? offsets : [], nonce)
+      case 'in-doubt':
+        this.#restart('the outcome of a commit could not be found out')
+        return false
+    }
+  }
+
+  #merge(): void {
+    const { tasks, clock, metrics } = this.#options
+    const now = clock.monotonic()
+    for (const task of tasks.dirty()) {
+      const committed = task.commit(now)
+      metrics.records += committed.records
+      metrics.duplicates += committed.duplicates
+      metrics.deadLetters += committed.deadLetters
+      metrics.skipped += committed.skipped
+      metrics.late += committed.late
+    }
+    metrics.outputs += this.#outputs
+    this.#abortsInARow = 0
+    this.#refusalsInARow = 0
+    this.#reset()
+  }
+
+  #reset(): void {
+    this.#records = 0
+    this.#bytes = 0
+    this.#outputs = 0
+  }
+
+  #countAbort({ cause, error }: Extract<Outcome, { kind: 'aborted' }>): void {
+    const { metrics, logger } = this.#options
+    this.#abortsInARow++
+    metrics.aborted(`${error.operation}:${error.code}`)
+    logger.warn(
+      { operation: error.operation, code: error.code, reaction: cause.reaction, records: this.#records },
+      `transaction aborted: ${cause.reason}; its records are processed again`,
+    )
+    if (cause.reaction !== 'poisoned' && cause.reaction !== 'config' && cause.reaction !== 'fatal') return
+    if (++this.#refusalsInARow < REFUSALS_IN_A_ROW) return
+    throw new FatalError(`the broker refused the same work ${REFUSALS_IN_A_ROW} times: ${error.message}: ${cause.reason}`, {
+      code: 'transaction-refused',
+      remedy:
+        'Compare the settings of the output topics with the records of this topology (size, timestamps, keys) and the rights of this user.',
+      cause: error,
+    })
+  }
+
+  /** Short, since an abort is ordinary while a member joins; longer when it repeats, so that an unreachable broker is not hammered. */
+  #backOff(): Promise<void> {
+    return new Promise((resolve) => {
+      this.#options.timers.after(Math.min(2_000, 20 * 2 ** Math.min(this.#abortsInARow, 7)), resolve)
+    })
+  }
+
+  async #rewind(): Promise<void> {
+    this.#reset()
+    this.#options.outbox.discard()
+    for (const task of this.#options.tasks.running()) {
+      task.abort()
+      await this.#options.reader.rewind(task)
+    }
+  }
+
+  #restart(reason: string): void {
+    this.#options.metrics.aborted('in-doubt')
+    this.#reset()
+    this.#options.outbox.discard()
+    this.#options.restart(this.#options.tasks.running(), reason)
+  }
+
+  /** -144 means a time-out or a take-over; the flags do not tell (C4). `offsets` are given when the commit had been sent: then it may have taken effect. */
+  async #recoverFromFence(error: BrokerError, offsets: readonly OffsetToCommit[], nonce: string): Promise<boolean> {
+    const { clock, settings, logger, reader, machine, consumer, metrics } = this.#options
+    const now = clock.monotonic()
+    if (now - this.#fencedAt < FENCED_TWICE_WITHIN_MS) throw reader.slotTaken(error)
+    this.#fencedAt = now
+    metrics.aborted(`fenced:${error.code}`)
+    logger.warn({ code: error.code }, 'a producer was fenced: proving that this slot is still ours before going on')
+    const proven = now + 2 * settings.heartbeatIntervalMs
+    while (clock.monotonic() < proven) {
+      await reader.poll(1, MEMBERSHIP_POLL_MS) // its record is dropped: everything is rewound below
+      reader.checkSlot()
+    }
+    await machine.recover()
+    const committed = offsets.length > 0 ? await machine.wasCommitted(consumer, offsets, nonce) : false
+    if (committed === undefined) {
+      this.#restart('the group did not say how a fenced transaction ended')
+      return false
+    }
+    if (committed) this.#merge()
+    await this.#rewind()
+    logger.info({ committed }, 'producers are initialised again')
+    return committed
+  }
+}

@@ -1,0 +1,173 @@
+/**
+ * Reading: polls, positions, and which polled record still counts.
+ *
+ * Owns: the consumer's reading side and the number of the present poll.
+ * Does not own: the group membership's callbacks (task-lifecycle), what a record does (task).
+ *
+ * Invariants:
+ *  I1. One poll outstanding at most, and no seek while one is: the loop awaits its poll before it does anything else (CLIENT-FACTS 9).
+ *  I2. A record counts only if its partition has been valid since before its poll was issued: a batch fetched before an assignment or a rewind is stale.
+ *      Without it: (1) poll issued, (2) revoke and assign anew at another offset, (3) the old batch arrives and would be processed.
+ *  I3. An owned slot has assignments: the client drops them without any event when another process took the slot (CLIENT-FACTS 21).
+ */
+import type { GroupConsumer, PartitionEnd, PollResult } from '../broker/port.ts'
+import type { Clock, Logger, Timers } from '../common/ports.ts'
+import { partitionName } from '../common/topic-partition.ts'
+import { BrokerError } from '../errors/broker-error.ts'
+import { classify } from '../errors/classify.ts'
+import { ConfigError, FatalError, SlotTakenError } from '../errors/errors.ts'
+import type { AssignedTask, InputPartition } from './assigned-task.ts'
+import type { OwnedTasks } from './owned-tasks.ts'
+
+const SEEK_TIMEOUT_MS = 5_000
+const SEEK_BUDGET_MS = 10_000
+const SEEK_PAUSE_MS = 20
+const NOTHING: PollResult = { records: [], ends: [] }
+
+export interface InputReaderOptions {
+  readonly consumer: GroupConsumer
+  readonly tasks: OwnedTasks
+  readonly slotName: string
+  readonly tasksTopic: string
+  readonly clock: Clock
+  readonly timers: Timers
+  readonly logger: Logger
+}
+
+export class InputReader {
+  readonly #options: InputReaderOptions
+  #pollNumber = 0
+
+  constructor(options: InputReaderOptions) {
+    this.#options = options
+  }
+
+  /** Resolves with what there is after `timeoutMs` at the latest. Failures that pass are logged and look like an empty poll. */
+  async poll(maxRecords: number, timeoutMs: number): Promise<PollResult> {
+    this.#pollNumber++
+    try {
+      return await this.#options.consumer.poll(maxRecords, timeoutMs)
+    } catch (error) {
+      if (!(error instanceof BrokerError)) throw error
+      const { reaction, reason } = classify(error)
+      if (reaction === 'fenced') throw this.slotTaken(error)
+      if (reaction === 'config') throw this.#positionRefused(error)
+      if (reaction === 'fatal') throw new FatalError(`the consumer failed: ${error.message}`, { code: 'consumer-failed', cause: error })
+      this.#options.logger.warn({ code: error.code, error: error.message }, `poll failed: ${reason}`)
+      return NOTHING
+    }
+  }
+
+  /** The input a record of the present poll belongs to; undefined when the record is stale (I2). */
+  accept(topic: string, partition: number): InputPartition | undefined {
+    const input = this.#options.tasks.input(topic, partition)
+    return input !== undefined && this.#pollNumber >= input.validFromPoll ? input : undefined
+  }
+
+  /** An end of partition lies past control records: committing it makes lag reach 0 on transactional input (CLIENT-FACTS 31). */
+  stepOverControlRecords(ends: readonly PartitionEnd[]): void {
+    for (const { topic, partition, offset } of ends) {
+      const input = this.accept(topic, partition)
+      if (input !== undefined && offset > input.next) input.next = offset
+    }
+  }
+
+  /** Reads on from the task's positions; until now its inputs were paused. */
+  async start(task: AssignedTask): Promise<void> {
+    await this.#seek(task)
+    this.#options.consumer.resume(task.inputs.map(({ topic, partition }) => ({ topic, partition })))
+  }
+
+  /** Stops reading; what is still on its way is stale. */
+  pause(tasks: readonly AssignedTask[]): void {
+    const inputs = tasks.flatMap((task) => task.inputs)
+    this.#options.consumer.pause(inputs.map(({ topic, partition }) => ({ topic, partition })))
+    for (const input of inputs) input.validFromPoll = Number.MAX_SAFE_INTEGER
+  }
+
+  /** Back to the committed positions. */
+  async rewind(task: AssignedTask): Promise<void> {
+    for (const input of task.inputs) input.next = input.committed ?? input.start
+    await this.#seek(task)
+  }
+
+  /** The client may still be busy with the assignment: tried again for a moment. A partition that was taken away meanwhile is left to its revoke. */
+  async #seek(task: AssignedTask): Promise<void> {
+    const { consumer, clock, timers, tasksTopic } = this.#options
+    for (const input of task.inputs) input.validFromPoll = this.#pollNumber + 1
+    const deadline = clock.monotonic() + SEEK_BUDGET_MS
+    for (;;) {
+      try {
+        await consumer.seek(
+          task.inputs.map(({ topic, partition, next }) => ({ topic, partition, offset: next })),
+          SEEK_TIMEOUT_MS,
+        )
+        return
+      } catch (error) {
+        if (!(error instanceof BrokerError)) throw error
+        const owned = consumer.assignments().some(({ topic, partition }) => topic === tasksTopic && partition === task.number)
+        if (!owned) return
+        if (clock.monotonic() >= deadline) {
+          throw new FatalError(`reading of task ${task.describe()} could not be moved to its offsets: ${error.message}`, {
+            code: 'seek-failed',
+            cause: error,
+          })
+        }
+        await new Promise<void>((resolve) => {
+          timers.after(SEEK_PAUSE_MS, resolve)
+        })
+      }
+    }
+  }
+
+  /** Asked right before offsets are sent (X3): the client takes the generation at call time, not at fetch time (CLIENT-FACTS 6). */
+  stillOwns(tasks: readonly AssignedTask[]): boolean {
+    const { consumer } = this.#options
+    if (consumer.assignmentLost()) return false
+    const assigned = new Set(consumer.assignments().map(({ topic, partition }) => partitionName(topic, partition)))
+    return tasks.every(
+      (task) => task.phase === 'running' && task.assigned.every(({ topic, partition }) => assigned.has(partitionName(topic, partition))),
+    )
+  }
+
+  /** I3; not while a revoke waits to be handled. */
+  checkSlot(): void {
+    if (this.#options.tasks.size > 0 && this.#options.consumer.assignments().length === 0) throw this.slotTaken(undefined)
+  }
+
+  slotTaken(cause: BrokerError | undefined): SlotTakenError {
+    return new SlotTakenError(
+      `another process has taken the slot ${this.#options.slotName}${cause === undefined ? '' : ` (${cause.message})`}`,
+      {
+        code: 'slot-taken',
+        remedy: 'Run one process per slot: give each machine its own --instance. This process stops and commits nothing more.',
+        cause,
+      },
+    )
+  }
+
+  /** -140 names no partition: the one without a position is it (CLIENT-FACTS 32). */
+  #positionRefused(error: BrokerError): ConfigError {
+    const { consumer, tasks } = this.#options
+    const inputs = [...tasks.inputs()]
+    const unplaced = inputs.filter(({ topic, partition }) => consumer.position(topic, partition) === undefined)
+    const where = (unplaced.length > 0 ? unplaced : inputs)
+      .map(({ topic, partition, next }) => `${partitionName(topic, partition)} at offset ${next}`)
+      .join(', ')
+    return new ConfigError(`reading is not possible: ${error.message}: ${where}`, {
+      code: 'offset-out-of-range',
+      remedy:
+        'Records were deleted before they were processed (retention), or the topic was re-created. Reset the group\u2019s offset of that partition on purpose, then start again.',
+      cause: error,
+    })
+  }
+
+  /** Input records not yet processed, as the last fetches saw it. */
+  lag(): number {
+    let lag = 0
+    for (const { topic, partition, next } of this.#options.tasks.inputs()) {
+      lag += Math.max(0, (this.#options.consumer.knownEnd(topic, partition) ?? next) - next)
+    }
+    return lag
+  }
+}

@@ -1,0 +1,249 @@
+/**
+ * Tasks come and go: from the group's callbacks to running tasks, and back.
+ *
+ * Owns: the event queue between callbacks and the loop; the moves of a task from preparing to closed.
+ * Does not own: the open transaction (commit-cycle settles it before a task is given up), reading (input-reader), the changelog (restore).
+ *
+ * Invariants:
+ *  L1. Callbacks only enqueue; `handleEvents` runs in the loop.
+ *  L2. A revoke is answered exactly once, after work on its partitions is settled, whatever happened to that work.
+ *  L3. A task reads nothing before its state reached the changelog's end as of its assignment (X7).
+ *  L4. Offsets of a lost partition are never sent: work on it dooms the open transaction; work of other tasks alone does not (X3).
+ */
+import type { GroupConsumer, RebalanceListener } from '../broker/port.ts'
+import type { TopicPartition } from '../common/topic-partition.ts'
+import { invariant } from '../common/invariant.ts'
+import { BrokerError } from '../errors/broker-error.ts'
+import { asError, ConfigError } from '../errors/errors.ts'
+import { Task } from '../task/task.ts'
+import { AssignedTask } from './assigned-task.ts'
+import type { CommitCycle } from './commit-cycle.ts'
+import type { InputReader } from './input-reader.ts'
+import type { TaskLayout } from './internal-topics.ts'
+import type { OwnedTasks } from './owned-tasks.ts'
+import type { RecordOutbox } from './record-outbox.ts'
+import type { Restorer } from './restore.ts'
+import { prepareTasks, type PreparedTask } from './task-preparation.ts'
+import { flushCheckpoint } from './state-flush.ts'
+import type { WorkerOptions } from './worker-options.ts'
+
+type Event =
+  | { readonly kind: 'assigned'; readonly tasks: readonly AssignedTask[] }
+  | { readonly kind: 'revoked'; readonly tasks: readonly AssignedTask[]; readonly lost: boolean; readonly answer: () => void }
+  | { readonly kind: 'prepared'; readonly prepared: readonly PreparedTask[] }
+  | { readonly kind: 'failed'; readonly error: Error }
+
+export interface TaskLifecycleOptions {
+  readonly worker: WorkerOptions
+  readonly tasks: OwnedTasks
+  readonly layout: TaskLayout
+  readonly tasksTopic: string
+  readonly consumer: GroupConsumer
+  readonly outbox: RecordOutbox
+  readonly reader: InputReader
+  readonly cycle: () => CommitCycle
+  readonly restorer: Restorer
+}
+
+export class TaskLifecycle implements RebalanceListener {
+  readonly #options: TaskLifecycleOptions
+  readonly #events: Event[] = []
+  #ended = false
+  #everAssigned = false
+
+  constructor(options: TaskLifecycleOptions) {
+    this.#options = options
+  }
+
+  get hasEvents(): boolean {
+    return this.#events.length > 0
+  }
+
+  /** True from the first assignment on, an empty one included. */
+  get everAssigned(): boolean {
+    return this.#everAssigned
+  }
+
+  // --- callbacks: they only enqueue (L1) -----------------------------------------------------------------------------
+
+  assigned(partitions: readonly TopicPartition[]): readonly TopicPartition[] {
+    const { worker, layout, tasksTopic, tasks } = this.#options
+    const added: AssignedTask[] = []
+    for (const { partition: number } of partitions) {
+      const entry = layout.tasks[number]
+      const subTopology = worker.plan.subTopologies.find(({ id }) => id === entry?.subTopology)
+      if (entry === undefined || subTopology === undefined) {
+        this.#events.push({ kind: 'failed', error: unknownTask(number, tasksTopic, layout.tasks.length) })
+        continue
+      }
+      const task = new AssignedTask(number, tasksTopic, subTopology, entry.partition, subTopology.inputs)
+      tasks.add(task)
+      added.push(task)
+    }
+    this.#events.push({ kind: 'assigned', tasks: added })
+    return added.flatMap(({ assigned }) => assigned)
+  }
+
+  revoked(partitions: readonly TopicPartition[], lost: boolean): Promise<readonly TopicPartition[]> {
+    const tasks = partitions.flatMap(({ partition }) => this.#options.tasks.get(partition) ?? [])
+    const all = tasks.flatMap(({ assigned }) => assigned)
+    if (this.#ended || tasks.length === 0) return Promise.resolve(all)
+    return new Promise((resolve) => {
+      const answer = () => {
+        resolve(all)
+      }
+      this.#events.push({ kind: 'revoked', tasks, lost, answer })
+    })
+  }
+
+  // --- in the loop ---------------------------------------------------------------------------------------------------
+
+  async handleEvents(): Promise<void> {
+    for (let event = this.#events.shift(); event !== undefined; event = this.#events.shift()) {
+      switch (event.kind) {
+        case 'assigned':
+          this.#everAssigned = true
+          if (event.tasks.length === 0) break
+          this.#options.worker.listener.assigned(event.tasks.map(({ name }) => name))
+          this.#prepare(event.tasks)
+          break
+        case 'revoked':
+          await this.#giveUp(event.tasks, event.lost, event.answer)
+          break
+        case 'prepared':
+          for (const prepared of event.prepared) await this.#restore(prepared)
+          break
+        case 'failed':
+          throw event.error
+      }
+    }
+  }
+
+  /** One step of the running restores, and the start of the tasks that are done. */
+  async restoreStep(timeoutMs: number): Promise<void> {
+    for (const task of await this.#options.restorer.step(timeoutMs)) await this.#start(task)
+  }
+
+  /** Off the loop: opens state and asks for committed offsets, which can wait for a dead peer's transaction. Ends in an event. */
+  #prepare(tasks: readonly AssignedTask[]): void {
+    prepareTasks(tasks, this.#options.consumer, this.#options.worker, () => this.#ended).then(
+      (prepared) => {
+        if (this.#ended) for (const { state } of prepared) state.close()
+        else this.#events.push({ kind: 'prepared', prepared })
+      },
+      (error: unknown) => {
+        this.#events.push({ kind: 'failed', error: asError(error) })
+      },
+    )
+  }
+
+  async #restore({ task, state, offsets, restores }: PreparedTask): Promise<void> {
+    const { worker, tasks, outbox, restorer } = this.#options
+    if (task.phase !== 'preparing' || !tasks.has(task)) {
+      state.close() // given up meanwhile
+      return
+    }
+    task.state = state
+    task.task = new Task({
+      plan: worker.plan,
+      subTopology: task.subTopology,
+      stores: state.stores,
+      outbox,
+      clock: worker.clock,
+      onFailure: (failure, reaction) => {
+        worker.listener.failure(failure, reaction)
+      },
+    })
+    for (const input of task.inputs) {
+      const found = offsets.get(input.topic)
+      invariant(found !== undefined, 'A2', { task: task.name, topic: input.topic })
+      input.committed = found.committed
+      input.start = found.start
+      input.next = found.committed ?? found.start
+      input.committedAt = worker.clock.monotonic()
+      task.task.setStreamTime(input.topic, found.streamTime)
+    }
+    task.moveTo('restoring')
+    for (const request of restores) restorer.add(request)
+    if (restores.length === 0) await this.#start(task)
+  }
+
+  /** State is at the changelog's end (L3): read on from the committed offsets. */
+  async #start(task: AssignedTask): Promise<void> {
+    this.#refuseStateWithoutOffsets(task)
+    this.#options.tasks.activate(task)
+    await this.#options.reader.start(task)
+    task.moveTo('running')
+    this.#options.worker.logger.debug({ task: task.name }, 'task is running')
+  }
+
+  /** State without committed offsets means that they expired or were deleted: reading from the start would repeat every output. */
+  #refuseStateWithoutOffsets(task: AssignedTask): void {
+    if (task.inputs.some(({ committed }) => committed !== undefined)) return
+    const full = [...task.stores()].find(({ size }) => size > 0)
+    if (full === undefined) return
+    const { applicationId } = this.#options.worker.settings
+    throw new ConfigError(
+      `task ${task.describe()} has state in store ${full.name}, but group ${applicationId} has no committed offset for it`,
+      {
+        code: 'offsets-missing',
+        remedy:
+          'The offsets expired or were deleted. Set them on purpose (kafka-consumer-groups.sh --reset-offsets), or start under another applicationId, which begins anew.',
+      },
+    )
+  }
+
+  /** The truth about these tasks must come from the broker: state is closed and restored, positions are read from the group. */
+  restart(tasks: readonly AssignedTask[], reason: string): void {
+    this.#options.worker.logger.warn({ tasks: tasks.map(({ name }) => name) }, `restoring tasks: ${reason}`)
+    this.#options.reader.pause(tasks)
+    for (const task of tasks) {
+      task.releaseState()
+      task.moveTo('preparing')
+    }
+    this.#prepare(tasks)
+  }
+
+  /** Settles the tasks' part of the open transaction, closes their state, answers the callback (L2, L4). */
+  async #giveUp(given: readonly AssignedTask[], lost: boolean, answer: () => void): Promise<void> {
+    const { tasks, restorer, worker } = this.#options
+    const cycle = this.#options.cycle()
+    try {
+      if (!lost) {
+        await cycle.commit('revoke')
+        await flushCheckpoint(
+          given.filter(({ phase }) => phase === 'running'),
+          'any',
+          worker,
+        )
+      } else if (cycle.isOpen && given.some(({ dirty }) => dirty)) {
+        await cycle.abandon(new BrokerError('commit', 25, 'partitions were lost to another member', { isAbortRequired: true }))
+      }
+    } finally {
+      for (const task of given) {
+        restorer.remove(task)
+        tasks.remove(task)
+        if (task.phase !== 'closed') task.close()
+      }
+      answer()
+    }
+    const names = given.map(({ name }) => name)
+    worker.listener.revoked(names, lost)
+  }
+
+  /** The worker ends: open questions are answered, late results are dropped. */
+  end(): void {
+    this.#ended = true
+    for (const event of this.#events.splice(0)) {
+      if (event.kind === 'revoked') event.answer()
+      if (event.kind === 'prepared') for (const { state } of event.prepared) state.close()
+    }
+  }
+}
+
+function unknownTask(number: number, tasksTopic: string, tasks: number): ConfigError {
+  return new ConfigError(`task ${number} of ${tasksTopic} is not in this worker's task table (${tasks} tasks)`, {
+    code: 'unknown-task',
+    remedy: 'The task topic has grown: restart this worker, so that it reads the new table.',
+  })
+}
