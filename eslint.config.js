@@ -22,7 +22,9 @@ export default tseslint.config(
       ],
       '@typescript-eslint/return-await': ['error', 'error-handling-correctness-only'],
       '@typescript-eslint/no-unused-vars': ['error', { argsIgnorePattern: '^_', varsIgnorePattern: '^_', caughtErrorsIgnorePattern: '^_' }],
-      '@typescript-eslint/restrict-template-expressions': ['error', { allowNumber: true, allowBoolean: true }],
+      '@typescript-eslint/restrict-template-expressions': ['error', { allowNumber: true, allowBoolean: true, allowNever: true }],
+      // `interface Order extends z.infer<typeof schema> {}` gives a schema's type a short name in messages.
+      '@typescript-eslint/no-empty-object-type': ['error', { allowInterfaces: 'with-single-extends' }],
       // A port's async method need not await: its signature is the promise.
       '@typescript-eslint/require-await': 'off',
       eqeqeq: 'error',

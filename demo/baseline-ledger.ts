@@ -86,7 +86,9 @@ export class Ledger {
          FROM numbered`,
       )
       .get() as { credits: number; records: number; duplicates: number; users: number; points: number }
-    const { ids } = this.#database.prepare('SELECT count(*) AS ids FROM (SELECT DISTINCT order_id, type FROM credits)').get() as { ids: number }
+    const { ids } = this.#database.prepare('SELECT count(*) AS ids FROM (SELECT DISTINCT order_id, type FROM credits)').get() as {
+      ids: number
+    }
     const oldestRepeated = this.#database.prepare(
       `SELECT min(at) AS at FROM (
          SELECT at, worker, lead(worker) OVER (PARTITION BY partition, "offset" ORDER BY id) AS next_worker FROM credits

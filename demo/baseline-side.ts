@@ -77,7 +77,8 @@ export class BaselineSide {
       }
     })
     void exit.then(({ code, signal }) => {
-      if (!this.#stopping && signal !== 'SIGKILL') this.#onProblem(`the plain consumer ${index} ended by itself (${signal ?? `exit code ${code}`})`)
+      if (!this.#stopping && signal !== 'SIGKILL')
+        this.#onProblem(`the plain consumer ${index} ended by itself (${signal ?? `exit code ${code}`})`)
     })
     return slot
   }

@@ -66,7 +66,13 @@ export class Cluster {
    * Waits until the group has committed something new for one of `partitions`, and returns when that was seen, as ms since 1970.
    * Undefined when there is nothing left to process in them, when `timeoutMs` passed, or after an abort.
    */
-  async nextCommit(groupId: string, topic: string, partitions: readonly number[], timeoutMs: number, signal: AbortSignal): Promise<number | undefined> {
+  async nextCommit(
+    groupId: string,
+    topic: string,
+    partitions: readonly number[],
+    timeoutMs: number,
+    signal: AbortSignal,
+  ): Promise<number | undefined> {
     await delay(SETTLE_MS)
     const before = await this.committed(groupId, topic)
     const giveUpAt = Date.now() + timeoutMs
@@ -93,7 +99,7 @@ export class Cluster {
     const wanted = partitions.map((partition) => ({ topic, partition, offset: kafkaClient.OffsetSpec.LATEST }))
     return new Promise((resolve, reject) => {
       this.#native.listOffsets(wanted, { timeout: REQUEST_TIMEOUT_MS, isolationLevel }, (error, offsets) => {
-        if (error) reject(error)
+        if (error) reject(new Error(`the offsets of ${topic} could not be listed: ${error.message}`))
         else resolve(new Map(offsets.map(({ partition, offset }) => [partition, offset])))
       })
     })

@@ -48,7 +48,9 @@ export class Display {
     if (this.#total === 0 || performance.now() - this.#lineAt < LINE_INTERVAL_MS) return
     this.#lineAt = performance.now()
     const share = (value: number): string => `${NUMBER.format(value)} (lag ${NUMBER.format(Math.max(0, sent - value))})`
-    this.say(`sent ${NUMBER.format(sent)} of ${NUMBER.format(this.#total)}  |  plain consumer ${share(plain)}  |  millrace ${share(millrace)}`)
+    this.say(
+      `sent ${NUMBER.format(sent)} of ${NUMBER.format(this.#total)}  |  plain consumer ${share(plain)}  |  millrace ${share(millrace)}`,
+    )
   }
 
   say(line: string): void {

@@ -10,6 +10,7 @@ import { fileURLToPath } from 'node:url'
 import { track, type Exit } from './children.ts'
 
 const ROOT = fileURLToPath(new URL('..', import.meta.url))
+const PRELOAD = new URL('end-with-parent.mjs', import.meta.url).href
 
 export interface MillraceOptions {
   readonly brokers: string
@@ -86,8 +87,8 @@ export class MillraceRun {
     }
     this.#process = spawn(
       process.execPath,
-      ['dist/cli/main.js', 'run', 'topologies/order-dedupe.ts', ...Object.entries(flags).flatMap(([name, value]) => [`--${name}`, value])],
-      { cwd: ROOT, env: withoutOurOptions(process.env), stdio: ['ignore', 'pipe', 'pipe'] },
+      ['--import', PRELOAD, 'dist/cli/main.js', 'run', 'topologies/order-dedupe.ts', ...Object.entries(flags).flatMap(([name, value]) => [`--${name}`, value])],
+      { cwd: ROOT, env: withoutOurOptions(process.env), stdio: ['ignore', 'pipe', 'pipe', 'ipc'] },
     )
     this.exit = track(this.#process).then((exit) => {
       this.#ended = true
@@ -155,7 +156,8 @@ export class MillraceRun {
     const at = Date.now()
     process.kill(worker.pid, 'SIGKILL')
     const signal = await ended
-    if (signal !== 'SIGKILL') throw new Error(`millrace worker ${slot} (instance ${this.instance}) ended by itself before it could be killed`)
+    if (signal !== 'SIGKILL')
+      throw new Error(`millrace worker ${slot} (instance ${this.instance}) ended by itself before it could be killed`)
     return at
   }
 
@@ -228,9 +230,10 @@ export class MillraceRun {
       case 'state':
         worker.state = entry.to ?? worker.state
         if (entry.to === 'restoring') worker.restoringAt ??= at
-        else if (entry.to === 'running' && worker.restoreMs === undefined) worker.restoreMs = worker.restoringAt === undefined ? 0 : at - worker.restoringAt
+        else if (entry.to === 'running' && worker.restoreMs === undefined)
+          worker.restoreMs = worker.restoringAt === undefined ? 0 : at - worker.restoringAt
         return
-      case 'restore':
+      case 'restored':
         worker.restoredRecords += entry.records ?? 0
         return
       case 'assigned':
@@ -242,6 +245,8 @@ export class MillraceRun {
         worker.partitions = new Set([...worker.partitions].filter((partition) => !gone.has(partition)))
         return
       }
+      default:
+        return
     }
   }
 

@@ -64,7 +64,8 @@ export function parseOptions(argv: readonly string[]): DemoOptions {
 function wholeNumber(least: number, most: number): (text: string) => number {
   return (text) => {
     const value = Number(text)
-    if (!/^\d+$/.test(text) || value < least || value > most) throw new InvalidArgumentError(`Give a whole number from ${least} to ${most}.`)
+    if (!/^\d+$/.test(text) || value < least || value > most)
+      throw new InvalidArgumentError(`Give a whole number from ${least} to ${most}.`)
     return value
   }
 }

@@ -29,7 +29,6 @@ export interface Outcome {
     readonly commitP50Ms: number
     readonly commitP99Ms: number
     readonly restoreMs: number
-    readonly duplicatesDropped: number
   }
   /** What did not go as planned, beside the counts. */
   readonly problems: readonly string[]
@@ -94,11 +93,15 @@ export function tableOf(outcome: Outcome): string {
     style: { head: pc.isColorSupported ? ['bold'] : [], border: pc.isColorSupported ? ['gray'] : [] },
   })
   table.push(
-    ['records in / different ids', `${number(verdict.input)} / ${number(verdict.uniqueIds)}`, `${number(verdict.input)} / ${number(verdict.uniqueIds)}`],
+    [
+      'records in / different ids',
+      `${number(verdict.input)} / ${number(verdict.uniqueIds)}`,
+      `${number(verdict.input)} / ${number(verdict.uniqueIds)}`,
+    ],
     ['credits / records out', number(ledger.credits), number(verdict.output)],
     ['kill -9', number(naive.kills), `${number(millrace.kills)} (${number(millrace.killsInTransaction)} in a transaction)`],
     ['duplicates after crashes', bad(ledger.duplicates), bad(verdict.duplicates)],
-    ['users credited twice by them', bad(ledger.usersCreditedTwice), bad(0)],
+    ['users credited twice by them', bad(ledger.usersCreditedTwice), verdict.duplicates === 0 ? bad(0) : ''],
     ['duplicate window', ms(Math.max(0, ...ledger.windowsMs)), verdict.duplicates === 0 ? 'none' : pc.red('see duplicates')],
     ['resends credited / let through', bad(ledger.resent), bad(Math.max(0, verdict.output - verdict.uniqueIds))],
     ['lost', bad(verdict.input - ledger.records), bad(verdict.lost)],

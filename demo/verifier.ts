@@ -131,7 +131,9 @@ export function nativeReader(brokers: string, ends: (topic: string) => Promise<O
       },
       { 'auto.offset.reset': 'error' },
     )
-    await new Promise<void>((resolve, reject) => consumer.connect({ timeout: 10_000 }, (error) => (error ? reject(new Error(error.message)) : resolve())))
+    await new Promise<void>((resolve, reject) =>
+      consumer.connect({ timeout: 10_000 }, (error) => (error ? reject(new Error(error.message)) : resolve())),
+    )
     try {
       consumer.on('partition.eof', ({ partition, offset }: { partition: number; offset: number }) => {
         if (offset >= (open.get(partition) ?? 0)) open.delete(partition)
@@ -146,7 +148,9 @@ export function nativeReader(brokers: string, ends: (topic: string) => Promise<O
         for (const { value } of records) take(value === null ? null : value.toString('utf8'))
         if (records.length > 0) progressAt = performance.now()
         else if (performance.now() - progressAt > noProgressMs)
-          throw new Error(`the end of ${topic}[${[...open.keys()].join(', ')}] is not reached: a transaction is open there, or the broker is gone`)
+          throw new Error(
+            `the end of ${topic}[${[...open.keys()].join(', ')}] is not reached: a transaction is open there, or the broker is gone`,
+          )
         // A read-only event loop turn for the end-of-partition events.
         await delay(0)
       }

@@ -145,6 +145,17 @@ export interface PartitionOffsets extends TopicPartition {
   readonly highWatermark: number
 }
 
+/** A consumer group as its coordinator sees it. */
+export interface GroupDescription {
+  /** False while a rebalance is under way. */
+  readonly stable: boolean
+  readonly members: readonly {
+    readonly memberId: string
+    readonly instanceId: string | undefined
+    readonly assigned: readonly TopicPartition[]
+  }[]
+}
+
 export interface BrokerAdmin {
   /** Missing topics are left out of the answer. */
   describeTopics(names: readonly string[]): Promise<readonly TopicDescription[]>
@@ -157,6 +168,7 @@ export interface BrokerAdmin {
   offsets(partitions: readonly TopicPartition[]): Promise<readonly PartitionOffsets[]>
   /** Last stable offsets: everything below is decided (committed or aborted). In the order asked. */
   lastStableOffsets(partitions: readonly TopicPartition[]): Promise<readonly number[]>
+  describeGroup(groupId: string): Promise<GroupDescription>
   close(): Promise<void>
 }
 

@@ -13,7 +13,7 @@ export interface LoggerOptions {
   readonly write?: (line: string) => void
 }
 
-/** Fields of a line: time, level, pid, slot (a worker's), the details, msg. Writes at once, so that a process that ends has said what it said. */
+/** Fields of a line: level, time, pid and slot (of a worker) or supervisor (its pid), the details, msg. Writes at once, so that a process that ends has said what it said. */
 export function createLogger(options: LoggerOptions): Pino {
   const { write } = options
   const target = write === undefined ? destination({ dest: 1, sync: true }) : { write: (line: string) => write(line.trimEnd()) }
@@ -22,7 +22,8 @@ export function createLogger(options: LoggerOptions): Pino {
   return pino(
     {
       level: options.level,
-      base: options.slot === undefined ? { pid: process.pid } : { pid: process.pid, slot: options.slot },
+      // A supervisor's line carries slot and pid of the worker it is about.
+      base: options.slot === undefined ? { supervisor: process.pid } : { pid: process.pid, slot: options.slot },
       timestamp: stdTimeFunctions.isoTime,
       formatters: { level: (label) => ({ level: label }) },
     },
@@ -37,16 +38,19 @@ const LEVELS: Readonly<Record<string, (text: string) => string>> = {
   error: pc.red,
   fatal: pc.red,
 }
-/** Said by the message already, or noise for a person. */
-const NOT_SHOWN = new Set(['time', 'level', 'msg', 'pid', 'slot', 'event', 'reason', 'remedy', 'stack', 'err', 'error', 'errorCode'])
+/** Said by the head of the line, or by the message below it. */
+const NOT_SHOWN = new Set(['time', 'level', 'msg', 'pid', 'supervisor', 'slot', 'stack'])
 
-/** `12:00:01.250 warn  worker 1 exited ...  code=null signal=SIGKILL`. A line that is not one of ours comes back as it is. */
+/**
+ * `12:00:01.250 warn  [1] worker 1 exited (SIGKILL): killed by SIGKILL`. Lines of events say all in their message; of others the details are added.
+ * A line that is not one of ours comes back as it is.
+ */
 export function prettyLine(line: string): string {
   const entry = parse(line)
   if (entry === undefined) return line
   const { time, level, msg, slot, stack } = entry
   const paint = LEVELS[level] ?? ((text: string) => text)
-  const details = Object.entries(entry)
+  const details = Object.entries('event' in entry ? {} : entry)
     .filter(([name, value]) => !NOT_SHOWN.has(name) && value !== undefined && value !== null)
     .map(([name, value]) => pc.dim(`${name}=${typeof value === 'string' ? value : JSON.stringify(value)}`))
   const head = [

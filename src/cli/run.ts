@@ -78,9 +78,10 @@ export async function run(options: RunOptions): Promise<number> {
   process.stdout.on('error', () => {})
   try {
     const exitCode = await supervisor.run()
+    const totals = totalsOf(supervisor.workers, supervisor.past)
     logger.info(
-      { event: 'ended', exitCode, ...totalsOf(supervisor.workers, supervisor.past), restarts: supervisor.restarts },
-      `ended with exit code ${exitCode}`,
+      { event: 'ended', exitCode, ...totals, restarts: supervisor.restarts },
+      `ended with exit code ${exitCode}: ${totals.records} records, ${totals.outputs} outputs, ${totals.duplicates} duplicates`,
     )
     return exitCode
   } finally {

@@ -39,11 +39,15 @@ export function totalsOf(workers: readonly WorkerView[], past: PastCounters): To
     transactions: past.transactions + sum((status) => status.transactions),
     aborts: past.aborts + sum((status) => status.aborts),
     lag: sum((status) => status.lag),
-    commitP50Ms: most((status) => status.commitP50Ms),
-    commitP99Ms: most((status) => status.commitP99Ms),
+    commitP50Ms: tenths(most((status) => status.commitP50Ms)),
+    commitP99Ms: tenths(most((status) => status.commitP99Ms)),
     rssBytes: sum((status) => status.rssBytes),
     restoring: statuses.flatMap((status) => status.restoring),
   }
+}
+
+function tenths(value: number): number {
+  return Math.round(value * 10) / 10
 }
 
 const NUMBER = new Intl.NumberFormat('en-US', { maximumFractionDigits: 0 })

@@ -50,6 +50,7 @@ export class TaskLifecycle implements RebalanceListener {
   readonly #events: Event[] = []
   #ended = false
   #everAssigned = false
+  #rebalances = 0
 
   constructor(options: TaskLifecycleOptions) {
     this.#options = options
@@ -57,6 +58,11 @@ export class TaskLifecycle implements RebalanceListener {
 
   get hasEvents(): boolean {
     return this.#events.length > 0
+  }
+
+  /** Callbacks of the group so far. */
+  get rebalances(): number {
+    return this.#rebalances
   }
 
   /** True from the first assignment on, an empty one included. */
@@ -68,6 +74,7 @@ export class TaskLifecycle implements RebalanceListener {
 
   assigned(partitions: readonly TopicPartition[]): readonly TopicPartition[] {
     const { worker, layout, tasksTopic, tasks } = this.#options
+    this.#rebalances++
     const added: AssignedTask[] = []
     for (const { partition: number } of partitions) {
       const entry = layout.tasks[number]
@@ -85,6 +92,7 @@ export class TaskLifecycle implements RebalanceListener {
   }
 
   revoked(partitions: readonly TopicPartition[], lost: boolean): Promise<readonly TopicPartition[]> {
+    this.#rebalances++
     const tasks = partitions.flatMap(({ partition }) => this.#options.tasks.get(partition) ?? [])
     const all = tasks.flatMap(({ assigned }) => assigned)
     if (this.#ended || tasks.length === 0) return Promise.resolve(all)

@@ -30,6 +30,7 @@ export interface WorkerSettings {
   readonly onClose: 'keep' | 'leave'
   readonly replicationFactor: number
   readonly offsetKeepAliveMs: number
+  readonly metadataPollMs: number
 }
 
 export interface CommitEvent {

@@ -21,6 +21,7 @@ import type { WorkerState, WorkerStatus } from '../metrics/status.ts'
 import { tasksTopic } from '../topology/internal-topics.ts'
 import type { InputPartition } from './assigned-task.ts'
 import { CommitCycle } from './commit-cycle.ts'
+import { GroupWatch } from './group-watch.ts'
 import { InputReader } from './input-reader.ts'
 import { ensureInternalTopics, internalTopics, layOutTasks } from './internal-topics.ts'
 import { OwnedTasks } from './owned-tasks.ts'
@@ -50,6 +51,7 @@ const TASK_TABLE_TIMEOUT_MS = 30_000
 /** What exists once the worker is connected. */
 interface Parts {
   readonly consumer: GroupConsumer
+  readonly watch: GroupWatch
   readonly reader: InputReader
   readonly cycle: CommitCycle
   readonly lifecycle: TaskLifecycle
@@ -68,6 +70,8 @@ export class Worker {
   #slotLock: { release(): void } | undefined
   #state: WorkerState = 'created'
   #stopping: { readonly leave: boolean } | undefined
+  /** True from leaving the group until joining it again. */
+  #rejoining = false
   #isReady = false
   #becameReady: (() => void) | undefined
   /** Resolves when the first assignment is restored and running, or when the worker ended before. */
@@ -200,7 +204,17 @@ export class Worker {
         lifecycle.restart(restarted, reason)
       },
     })
-    this.#parts = { consumer, reader, cycle, lifecycle }
+    const watch = new GroupWatch({
+      admin: broker.admin,
+      groupId: settings.applicationId,
+      instanceId: this.#slotName,
+      tasksTopic: this.#tasksTopic,
+      tasks: layout.tasks.length,
+      intervalMs: settings.metadataPollMs,
+      clock,
+      logger,
+    })
+    this.#parts = { consumer, watch, reader, cycle, lifecycle }
     consumer.subscribe(this.#tasksTopic, lifecycle)
     return this.#parts
   }
@@ -211,6 +225,7 @@ export class Worker {
     while (this.#stopping === undefined) {
       await lifecycle.handleEvents()
       reader.checkSlot()
+      this.#rejoinForOrphans(parts)
       if (this.#restorer.active) await lifecycle.restoreStep(this.#tasks.anyRunning ? OPEN_POLL_MS : IDLE_POLL_MS)
       this.#updateState(lifecycle)
 
@@ -271,6 +286,24 @@ export class Worker {
     return new Promise((resolve) => {
       this.#options.timers.after(0, resolve)
     })
+  }
+
+  /** Leaves and joins again, as the member that owns the fewest tasks, so that tasks without an owner get one. */
+  #rejoinForOrphans({ consumer, watch, lifecycle }: Parts): void {
+    if (this.#rejoining) {
+      if (this.#tasks.size > 0 || lifecycle.hasEvents) return
+      this.#rejoining = false
+      consumer.subscribe(this.#tasksTopic, lifecycle)
+      return
+    }
+    const orphans = watch.look(lifecycle.rebalances)
+    if (orphans === undefined) return
+    this.#options.logger.warn(
+      { tasks: orphans },
+      `${orphans.length} tasks have no owner since an interrupted rebalance: joining the group anew`,
+    )
+    this.#rejoining = true
+    consumer.unsubscribe()
   }
 
   /** Offsets of topics the group does not subscribe to expire while it is alive (CLIENT-FACTS 26). */

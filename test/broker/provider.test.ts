@@ -125,30 +125,27 @@ describe('a broker of JVMs', () => {
     }
   })
 
-  it.each(['SIGKILL', 'SIGINT', 'an uncaught exception'] as const)(
-    'does not outlive a parent that is ended by %s',
-    async (end) => {
-      const script = `
+  it.each(['SIGKILL', 'SIGINT', 'an uncaught exception'] as const)('does not outlive a parent that is ended by %s', async (end) => {
+    const script = `
       import { startJvmBroker } from ${JSON.stringify(provider)}
       const broker = await startJvmBroker({ nodes: 1, heapMiB: 256 })
       console.log(JSON.stringify({ pid: broker.nodes[0].pid }))
       process.stdin.once('data', () => { throw new Error('on purpose') })`
-      const parent = spawn(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', script], {
-        cwd: root,
-        stdio: ['pipe', 'pipe', 'ignore'],
-      })
-      const exit = new Promise<void>((resolve) => parent.once('exit', () => resolve()))
-      const pid = await firstLine(parent.stdout).then((line) => (JSON.parse(line) as { pid: number }).pid)
-      const folder = dataFolderOf(pid)
-      expect(processIsAlive(pid)).toBe(true)
-      expect(existsSync(folder)).toBe(true)
-      if (end === 'an uncaught exception') parent.stdin.write('now\n')
-      else parent.kill(end)
-      await exit
-      // The keeper sees the end of its pipe; the test's own time-out is the limit.
-      while (processIsAlive(pid) || existsSync(folder)) await delay(50)
-    },
-  )
+    const parent = spawn(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', script], {
+      cwd: root,
+      stdio: ['pipe', 'pipe', 'ignore'],
+    })
+    const exit = new Promise<void>((resolve) => parent.once('exit', () => resolve()))
+    const pid = await firstLine(parent.stdout).then((line) => (JSON.parse(line) as { pid: number }).pid)
+    const folder = dataFolderOf(pid)
+    expect(processIsAlive(pid)).toBe(true)
+    expect(existsSync(folder)).toBe(true)
+    if (end === 'an uncaught exception') parent.stdin.write('now\n')
+    else parent.kill(end)
+    await exit
+    // The keeper sees the end of its pipe; the test's own time-out is the limit.
+    while (processIsAlive(pid) || existsSync(folder)) await delay(50)
+  })
 })
 
 /** The data folder of a broker by its command line: the properties file is its last argument. */

@@ -303,7 +303,7 @@ describe('arguments', () => {
     expect(stdout).toContain('5 slot taken by another process')
   })
 
-  test.each([[['run']], [['run', 'a.ts', '--comit-interval', '5']], [['walk']], [['config', '--kafka', 'x']]])(
+  test.each([[['run', 'a.ts', '--comit-interval', '5']], [['config', '--kafka', 'x']]])(
     '%o ends with exit code 2 and a hint',
     async (args) => {
       const { code, stderr } = await millrace(args)

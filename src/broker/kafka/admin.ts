@@ -5,10 +5,10 @@
 import kafkajs, { type Admin, type ConfigResourceTypes as ConfigResourceType, type KafkaConfig } from 'kafkajs'
 import type { TopicPartition } from '../../common/topic-partition.ts'
 import { BrokerError } from '../../errors/broker-error.ts'
-import type { BrokerAdmin, PartitionOffsets, TopicDescription, TopicToCreate } from '../port.ts'
+import type { BrokerAdmin, GroupDescription, PartitionOffsets, TopicDescription, TopicToCreate } from '../port.ts'
 import { baseConfig, type ConnectionSettings } from './connection.ts'
 import { brokerError, call } from './errors.ts'
-import { IsolationLevel, native, OffsetSpec, type NativeAdmin } from './native.ts'
+import { ConsumerGroupStates, IsolationLevel, native, OffsetSpec, type NativeAdmin, type NativeGroup } from './native.ts'
 
 // A CommonJS package whose enums Node's import analysis does not see.
 const { ConfigResourceTypes, Kafka, logLevel } = kafkajs
@@ -119,6 +119,23 @@ export class KafkaAdmin implements BrokerAdmin {
       if (answer.error) throw new BrokerError('admin', answer.error.code, `offsets of ${topic}[${partition}]: ${answer.error.message}`)
       return answer.offset
     })
+  }
+
+  async describeGroup(groupId: string): Promise<GroupDescription> {
+    const { groups } = await call<{ groups: NativeGroup[] }>('admin', (done) => {
+      this.#client.describeGroups([groupId], { timeout: this.#settings.connectTimeoutMs }, done)
+    })
+    const group = groups[0]
+    if (group === undefined) return { stable: false, members: [] }
+    if (group.error && group.error.code !== 0) throw new BrokerError('admin', group.error.code, `group ${groupId}: ${group.error.message}`)
+    return {
+      stable: group.state === ConsumerGroupStates.STABLE,
+      members: group.members.map(({ memberId, groupInstanceId, assignment }) => ({
+        memberId,
+        instanceId: groupInstanceId ?? undefined,
+        assigned: assignment.topicPartitions,
+      })),
+    }
   }
 
   async close(): Promise<void> {
