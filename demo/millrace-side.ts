@@ -87,7 +87,14 @@ export class MillraceRun {
     }
     this.#process = spawn(
       process.execPath,
-      ['--import', PRELOAD, 'dist/cli/main.js', 'run', 'topologies/order-dedupe.ts', ...Object.entries(flags).flatMap(([name, value]) => [`--${name}`, value])],
+      [
+        '--import',
+        PRELOAD,
+        'dist/cli/main.js',
+        'run',
+        'topologies/order-dedupe.ts',
+        ...Object.entries(flags).flatMap(([name, value]) => [`--${name}`, value]),
+      ],
       { cwd: ROOT, env: withoutOurOptions(process.env), stdio: ['ignore', 'pipe', 'pipe', 'ipc'] },
     )
     this.exit = track(this.#process).then((exit) => {

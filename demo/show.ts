@@ -44,6 +44,8 @@ const LAST_KILL = 0.92
 const WORKER_ADDED_AT = 0.35
 const STATE_DELETED_AT = 0.6
 
+/** A kill waits up to this long after what it waited for, so that it is not tied to a moment of the victim's own (its report comes with its commit). */
+const JITTER_MS = 400
 const LOOK_INTERVAL_MS = 300
 const WAIT_INTERVAL_MS = 20
 const START_TIMEOUT_MS = 60_000
@@ -244,8 +246,9 @@ export class Show {
     const recoveries: number[] = []
     for (const [index, moment] of moments.entries()) {
       const victim = random.below(baseline.workers)
-      await this.#untilSent(moment, random.next())
+      await this.#untilSent(moment)
       await this.#until(() => baseline.isAtWork(victim), RECOVERY_TIMEOUT_MS, `the plain consumer ${victim} credits nothing`)
+      await delay(random.next() * JITTER_MS)
       const partitions = baseline.partitions(victim)
       const { at } = await baseline.kill(victim)
       this.#display.say(pc.red(`kill -9 ${index + 1}/${moments.length}: plain consumer ${victim}`))
@@ -265,12 +268,13 @@ export class Show {
     let kills = 0
     for (const moment of moments) {
       const slot = main.slots[random.below(main.slots.length)] ?? 0
-      await this.#untilSent(moment, random.next())
+      await this.#untilSent(moment)
       await this.#within(
         main.until(() => main.isAtWork(slot)),
         RECOVERY_TIMEOUT_MS,
         `millrace worker ${slot} is not running`,
       )
+      await delay(random.next() * JITTER_MS)
       const partitions = main.partitions(slot)
       const at = await main.killWorker(slot)
       kills++
@@ -287,10 +291,11 @@ export class Show {
 
   /** Resolves with the duration of the restore, ms. */
   async #addWorkerAndDeleteItsState(random: SeededRandom): Promise<number> {
-    await this.#untilSent(WORKER_ADDED_AT, 0)
+    await this.#untilSent(WORKER_ADDED_AT)
     this.#display.say(pc.cyan('a third millrace worker is added'))
     const first = await this.#runExtra()
-    await this.#untilSent(STATE_DELETED_AT, random.next())
+    await this.#untilSent(STATE_DELETED_AT)
+    await delay(random.next() * JITTER_MS)
     await first.killAll()
     const stateDir = this.#stateDir('extra')
     if (!existsSync(stateDir) || readdirSync(stateDir).length === 0) throw new Error(`the added worker has no state in ${stateDir}`)
@@ -371,13 +376,11 @@ export class Show {
     this.#display.say(pc.red(text))
   }
 
-  /** Until that part of the records is sent, and then a little (`jitter`, 0 to 1), for the loader reports in steps. */
-  async #untilSent(part: number, jitter: number): Promise<void> {
+  async #untilSent(part: number): Promise<void> {
     while (this.#sent < part * this.#options.records && !this.#loaded) {
       await delay(WAIT_INTERVAL_MS)
       this.#stopped.throwIfAborted()
     }
-    await delay(jitter * 250)
   }
 
   async #until(condition: () => boolean, timeoutMs: number, problem: string): Promise<void> {

@@ -210,9 +210,9 @@ class RunningApp implements App {
   on<E extends keyof AppEvents>(event: E, listener: (event: AppEvents[E]) => void): () => void {
     const listeners = this.#listeners.get(event) ?? new Set()
     this.#listeners.set(event, listeners)
-    listeners.add(listener as (event: never) => void)
+    listeners.add(listener)
     return () => {
-      listeners.delete(listener as (event: never) => void)
+      listeners.delete(listener)
     }
   }
 

@@ -37,8 +37,8 @@ export function restartDelayMs(restarts: number, backOff: BackOff): number {
   return Math.min(backOff.maxMs, restarts === 0 ? backOff.firstMs : backOff.firstMs * 2 ** Math.min(restarts + 1, 30))
 }
 
-export type ExitReaction = 'restart' | 'stop-all'
-export interface ExitMeaning {
+type ExitReaction = 'restart' | 'stop-all'
+interface ExitMeaning {
   readonly reason: string
   readonly reaction: ExitReaction
 }

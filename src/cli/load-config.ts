@@ -7,7 +7,7 @@ import { loadModule } from './load-module.ts'
 
 const NAMES = ['millrace.config.ts', 'millrace.config.mts', 'millrace.config.js', 'millrace.config.mjs']
 
-export interface LoadedConfigFile {
+interface LoadedConfigFile {
   readonly file: ConfigFile | undefined
   /** As messages call it. */
   readonly fileName: string | undefined

@@ -16,7 +16,7 @@ const PACKAGE_FOLDER = fileURLToPath(new URL('../../', import.meta.url))
 
 let registered = false
 
-export type ModuleExports = Readonly<Record<string, unknown>>
+type ModuleExports = Readonly<Record<string, unknown>>
 
 /** `what` is how messages call it: "topology", "configuration file". Throws ConfigError; an error of millrace thrown inside the module comes out as it is. */
 export async function loadModule(path: string, what: string): Promise<ModuleExports> {

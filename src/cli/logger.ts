@@ -3,9 +3,9 @@ import pc from 'picocolors'
 import type { Logger as Pino } from 'pino'
 import { destination, pino, stdTimeFunctions } from 'pino'
 
-export type LogLevel = 'debug' | 'info' | 'warn' | 'error'
+type LogLevel = 'debug' | 'info' | 'warn' | 'error'
 
-export interface LoggerOptions {
+interface LoggerOptions {
   readonly level: LogLevel
   /** Undefined: the supervisor. */
   readonly slot: number | undefined

@@ -18,7 +18,7 @@ export interface RunOptions {
 
 /** Clients of one worker: the ring of producers, consumer, reader, admin. Blocking calls of each sit on the thread pool. */
 const MOST_CLIENTS = 8 + 3
-export const THREAD_POOL_SIZE = 4 + 2 * MOST_CLIENTS
+const THREAD_POOL_SIZE = 4 + 2 * MOST_CLIENTS
 const SCREEN_INTERVAL_MS = 1_000
 /** Resolves with the exit code. Throws ConfigError when the options that are needed before the first worker are wrong. */
 export async function run(options: RunOptions): Promise<number> {

@@ -7,7 +7,7 @@ import type { ConfigReport } from '../config/resolve.ts'
 import { printableValue } from '../config/resolve.ts'
 import { durationText, sizeText } from '../config/units.ts'
 
-export interface ConfigRow {
+interface ConfigRow {
   readonly option: string
   readonly resolvedName: OptionKey
   readonly value: unknown
@@ -16,7 +16,7 @@ export interface ConfigRow {
 }
 
 /** One row an option; secrets redacted. */
-export function configRows(report: ConfigReport): readonly ConfigRow[] {
+function configRows(report: ConfigReport): readonly ConfigRow[] {
   return OPTION_KEYS.map((key) => ({
     option: OPTIONS[key].name,
     resolvedName: key,

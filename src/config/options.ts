@@ -60,7 +60,7 @@ export interface OptionValues {
 export type OptionKey = keyof OptionValues
 
 /** How a text from the command line or the environment is read. */
-export type OptionKind = 'text' | 'number' | 'duration' | 'size' | 'switch' | 'list' | 'settings'
+type OptionKind = 'text' | 'number' | 'duration' | 'size' | 'switch' | 'list' | 'settings'
 export type OptionGroup = 'worker' | 'transactions' | 'consumer' | 'state' | 'logging' | 'connection'
 
 export interface Option<T> {

@@ -17,7 +17,7 @@ import type { ClientSettings, Option, OptionKey, OptionValues } from './options.
 import { NOT_YET_AVAILABLE, OPTION_BY_NAME, OPTION_KEYS, OPTIONS } from './options.ts'
 import { brokenRules } from './rules.ts'
 
-export type SourceKind = 'code' | 'flag' | 'environment' | 'file' | 'default'
+type SourceKind = 'code' | 'flag' | 'environment' | 'file' | 'default'
 export interface ValueSource {
   readonly kind: SourceKind
   /** The flag, the variable or the place in the file; for a default, where it comes from. */
@@ -321,7 +321,7 @@ function unknownName(name: string, where: string, known: Iterable<string>): stri
 const REDACTED = '[redacted]'
 
 /** Client settings with secret values replaced. */
-export function redactSettings(settings: ClientSettings): ClientSettings {
+function redactSettings(settings: ClientSettings): ClientSettings {
   return Object.fromEntries(Object.entries(settings).map(([name, value]) => [name, isSecretClientSetting(name) ? REDACTED : value]))
 }
 

@@ -4,7 +4,7 @@ import { OPTIONS } from './options.ts'
 import { durationText } from './units.ts'
 
 /** The broker looks for transactions that timed out every 10 s (`transaction.abort.timed.out.transaction.cleanup.interval.ms`). */
-export const TRANSACTION_SCAN_INTERVAL_MS = 10_000
+const TRANSACTION_SCAN_INTERVAL_MS = 10_000
 
 interface Rule {
   readonly keys: readonly [OptionKey, OptionKey]
@@ -23,7 +23,7 @@ function shown(values: OptionValues, key: OptionKey): string {
   return `${OPTIONS[key].name} ${OPTIONS[key].kind === 'duration' ? durationText(value as number) : JSON.stringify(value)}`
 }
 
-export const RULES: readonly Rule[] = [
+const RULES: readonly Rule[] = [
   {
     keys: ['transactionTimeoutMs', 'sessionTimeoutMs'],
     holds: (values) => values.transactionTimeoutMs + TRANSACTION_SCAN_INTERVAL_MS <= values.sessionTimeoutMs,

@@ -4,7 +4,7 @@
  *
  * `replaceProducer`: the producer object must not be used again, whatever the reaction.
  */
-import { BrokerError, WATCHDOG, type BrokerOperation } from './broker-error.ts'
+import { type BrokerError, WATCHDOG, type BrokerOperation } from './broker-error.ts'
 import type { Reaction } from './errors.ts'
 
 export interface Classification {

@@ -103,6 +103,6 @@ export class ProducerRing {
 
   async close(): Promise<void> {
     const producers = this.#producers.splice(0)
-    await Promise.all(producers.map((producer) => producer?.close()))
+    await Promise.all(producers.map((producer) => producer?.close() ?? Promise.resolve()))
   }
 }

@@ -103,7 +103,7 @@ function compileNode(node: TopologyNode, around: StepSurroundings): Step {
       return compileDedupe(node, around)
     case 'sink': {
       const { topic, partition } = functionsOf<'sink'>(plan, node)
-      return compileSend(topic, node.name, around, partition)
+      return compileSend(topic, node.name, around, ...(partition === undefined ? [] : [partition]))
     }
   }
 }
@@ -158,14 +158,14 @@ function keyId(context: ProcessingContext): string | Uint8Array {
     if (key === null) throw new TypeError('the record has no key, so it has no dedupe id')
     return encodeDedupeId(key)
   }
-  return encodeDedupeId(context.key as string)
+  return encodeDedupeId(context.key)
 }
 
 function compileSend(
   topic: SinkTopic,
   name: string,
   { context, place, outbox }: StepSurroundings,
-  partition?: ((value: unknown, record: ProcessingContext, partitions: number) => number) | undefined,
+  partition?: (value: unknown, record: ProcessingContext, partitions: number) => number,
 ): Step {
   const encodeKey = topic.key.encode as (value: unknown) => Uint8Array | null
   const encodeValue = topic.value.encode as (value: unknown) => Uint8Array | null
@@ -196,5 +196,5 @@ function bufferOrNull(bytes: Uint8Array | null): Buffer | null {
 function describe(value: unknown): string {
   if (value instanceof Promise) return 'a promise (callbacks here are synchronous)'
   if (value === null || value === undefined) return String(value)
-  return typeof value === 'object' ? 'an object without them' : `${typeof value} ${String(value)}`
+  return typeof value === 'object' ? 'an object without them' : `${typeof value} ${JSON.stringify(value)}`
 }

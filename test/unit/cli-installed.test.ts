@@ -96,7 +96,9 @@ export default topology(prefix + 'orders', ({ stream }) => {
       "import { ConfigError } from 'millrace'\nimport { loadTopology } from './node_modules/millrace/dist/cli/load-topology.js'\nconst error = await loadTopology('same.ts').catch((thrown) => thrown)\nconsole.log(error.cause instanceof ConfigError)",
     )
     const stdout = await new Promise<string>((resolve, reject) => {
-      execFile(process.execPath, ['check.mjs'], { cwd: project }, (error, output) => (error === null ? resolve(output) : reject(error)))
+      execFile(process.execPath, ['check.mjs'], { cwd: project }, (error, output) =>
+        error === null ? resolve(output) : reject(new Error(error.message)),
+      )
     })
     expect(stdout).toBe('true\n')
   })

@@ -35,7 +35,6 @@ function worker(slot: number, status: Partial<WorkerStatus> | undefined): Worker
 
 /** Colours and cursor movements taken out. */
 function plain(text: string): string {
-  // eslint-disable-next-line no-control-regex -- terminals are spoken to in control characters
   return text.replace(/\u001b\[[0-9;?]*[A-Za-z]/g, '')
 }
 

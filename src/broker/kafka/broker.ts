@@ -32,10 +32,10 @@ export class KafkaBroker implements Broker {
     await connect(producer, this.#settings, 'task table writer')
     try {
       const delivered = new Promise<void>((resolve) => {
-        producer.on('delivery-report', ((error: unknown) => {
+        producer.on('delivery-report', (error: unknown) => {
           if (error) refusal = brokerError('produce', error)
           resolve()
-        }) as never)
+        })
       })
       producer.setPollInBackground(true)
       const code = producer.getClient().produce(topic, partition, value, key, 0, undefined, undefined)

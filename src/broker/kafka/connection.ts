@@ -35,7 +35,7 @@ interface Connectable {
 export async function connect(client: Connectable, settings: ConnectionSettings, what: string): Promise<void> {
   let lastError = ''
   client.on('event.error', (error) => {
-    lastError = error.message ?? String(error)
+    lastError = error.message ?? 'unknown error'
     settings.logger.debug({ client: what, error: lastError }, 'kafka client error')
   })
   client.on('event.log', (line) => {

@@ -25,5 +25,5 @@ export function toNativeHeaders(headers: HeaderList): readonly Record<string, Bu
 
 export function toPollResult(messages: readonly NativeMessage[], ends: readonly NativeEof[]): PollResult {
   for (const message of messages) toRecord(message)
-  return { records: messages as unknown as readonly BrokerRecord[], ends: ends as readonly PartitionEnd[] }
+  return { records: messages as unknown as readonly BrokerRecord[], ends: ends }
 }
