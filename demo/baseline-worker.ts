@@ -34,6 +34,8 @@ const consumer = new Kafka({ clientId: 'points', brokers: input.brokers.split(',
   groupId: input.groupId,
   sessionTimeout: input.sessionTimeoutMs,
   heartbeatInterval: Math.floor(input.sessionTimeoutMs / 3),
+  // As the Java client; the 5 s of kafkajs only make a stop slow.
+  maxWaitTimeInMs: 500,
 })
 
 /** Next offset by partition, of what is credited and not yet committed. */

@@ -372,6 +372,7 @@ export class Show {
   }
 
   #problem(text: string): void {
+    if (this.#stopped.aborted) return
     this.#problems.push(text)
     this.#display.say(pc.red(text))
   }

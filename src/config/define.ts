@@ -42,7 +42,7 @@ export interface Config {
   readonly maxPollRecords?: number
   /** Default 30 s. */
   readonly sessionTimeout?: Duration
-  /** Default 3 s. */
+  /** Default 1 s. */
   readonly heartbeatInterval?: Duration
   /** Default 60 s. */
   readonly maxPollInterval?: Duration

@@ -355,10 +355,10 @@ export const OPTIONS: { readonly [K in OptionKey]: Option<OptionValues[K]> } = {
     group: 'consumer',
     doc: 'Without heartbeats for this long a worker is taken for dead and its tasks move. A restart within it keeps them.',
   }),
-  heartbeatIntervalMs: duration('3s', '50ms', '10m', {
+  heartbeatIntervalMs: duration('1s', '50ms', '10m', {
     name: 'heartbeatInterval',
     group: 'consumer',
-    doc: 'Time between heartbeats; less than a third of the session time-out.',
+    doc: 'Time between heartbeats; less than a third of the session time-out. A member learns of a rebalance with its next heartbeat, so this is also the length of a hand-over.',
   }),
   maxPollIntervalMs: duration('60s', '1s', '24h', {
     name: 'maxPollInterval',

@@ -41,5 +41,7 @@ export class BrokerError extends Error {
   }
 }
 
+/** Given up by ourselves, for a reason of our own: nothing the broker said. */
+export const GIVEN_UP = -10_002
 /** Our own time-out on an operation that may never answer (CLIENT-FACTS 7, 23). */
 export const WATCHDOG = -10_001

@@ -4,7 +4,7 @@
  *
  * `replaceProducer`: the producer object must not be used again, whatever the reaction.
  */
-import { type BrokerError, WATCHDOG, type BrokerOperation } from './broker-error.ts'
+import { type BrokerError, GIVEN_UP, WATCHDOG, type BrokerOperation } from './broker-error.ts'
 import type { Reaction } from './errors.ts'
 
 export interface Classification {
@@ -79,6 +79,7 @@ export const CODE_RULES: Readonly<Record<number, Rule>> = {
   87: { reaction: 'poisoned', replaceProducer: true, reason: 'the broker refused a record (for example a null key in a compacted topic)' },
   89: { reaction: 'retriable', reason: 'the broker throttles' },
   90: { reaction: 'fenced', replaceProducer: true, reason: 'a newer producer has this transactional id' },
+  [GIVEN_UP]: { reaction: 'abortable', reason: 'given up by the worker itself' },
   [WATCHDOG]: { reaction: 'retriable', reason: 'the client did not answer within its own time-out' },
 }
 

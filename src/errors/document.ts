@@ -1,5 +1,5 @@
 /** docs/errors.md, printed from the table that `classify` reads. */
-import { WATCHDOG } from './broker-error.ts'
+import { GIVEN_UP, WATCHDOG } from './broker-error.ts'
 import { CODE_RULES } from './classify.ts'
 import { EXIT_CODES, type Reaction } from './errors.ts'
 
@@ -47,7 +47,7 @@ export function errorDocument(): string {
     '|---|---|---|---|',
     ...codes.map((code) => {
       const rule = CODE_RULES[code]
-      const name = code === WATCHDOG ? 'no answer' : String(code)
+      const name = code === WATCHDOG ? 'no answer' : code === GIVEN_UP ? 'given up' : String(code)
       return `| ${name} | ${rule?.reaction ?? ''} | ${rule?.replaceProducer === true ? 'yes' : ''} | ${rule?.reason ?? ''} |`
     }),
     '',

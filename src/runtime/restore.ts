@@ -13,7 +13,7 @@
 import type { ChangelogReader, PollResult } from '../broker/port.ts'
 import type { Clock, Logger } from '../common/ports.ts'
 import { partitionName } from '../common/topic-partition.ts'
-import { BrokerUnavailableError } from '../errors/errors.ts'
+import { BrokerUnavailableError, CorruptedStoreError } from '../errors/errors.ts'
 import type { ChangelogRecord, StateStore } from '../state/store.ts'
 import type { AssignedTask } from './assigned-task.ts'
 
@@ -50,6 +50,11 @@ export interface RestoreProgress {
   readonly elapsedMs: number
 }
 
+export interface RestoreStep {
+  readonly finished: readonly AssignedTask[]
+  readonly damaged: readonly { readonly task: AssignedTask; readonly error: CorruptedStoreError }[]
+}
+
 export interface RestorerOptions {
   readonly connectReader: () => Promise<ChangelogReader>
   readonly clock: Clock
@@ -67,6 +72,7 @@ export class Restorer {
   readonly #partitions = new Map<string, Restoring>()
   #reader: ChangelogReader | undefined
   #assignmentChanged = false
+  #damaged: { task: AssignedTask; error: CorruptedStoreError }[] = []
 
   constructor(options: RestorerOptions) {
     this.#options = options
@@ -97,8 +103,9 @@ export class Restorer {
     return false
   }
 
-  /** One poll and its work. Returns the tasks whose last store is done. */
-  async step(timeoutMs: number): Promise<readonly AssignedTask[]> {
+  /** One poll and its work. Returns the tasks whose last store is done, and those whose file turned out to be damaged. */
+  async step(timeoutMs: number): Promise<RestoreStep> {
+    this.#damaged = []
     this.#reader ??= await this.#options.connectReader()
     if (this.#assignmentChanged) {
       this.#assignmentChanged = false
@@ -109,15 +116,17 @@ export class Restorer {
     const finished = new Set<AssignedTask>()
     for (const [name, restoring] of this.#partitions) {
       if (restoring.end >= restoring.target) {
-        this.#finish(name, restoring)
-        if (!this.isRestoring(restoring.task)) finished.add(restoring.task)
+        this.#guarded(restoring, () => {
+          this.#finish(name, restoring)
+          if (!this.isRestoring(restoring.task)) finished.add(restoring.task)
+        })
       } else this.#checkProgress(restoring)
     }
     if (this.#assignmentChanged && this.#partitions.size === 0) {
       this.#assignmentChanged = false
       this.#reader.assign([])
     }
-    return [...finished]
+    return { finished: [...finished], damaged: this.#damaged }
   }
 
   #apply({ records, ends }: PollResult): void {
@@ -141,12 +150,14 @@ export class Restorer {
       const restoring = this.#partitions.get(partitionName(first.topic, first.partition))
       const last = run.at(-1)
       if (restoring === undefined || last === undefined) continue
-      restoring.store.restore(run)
-      restoring.position = last.offset + 1
-      restoring.records += run.length
-      restoring.bytes += bytes
-      restoring.progressAt = now
-      this.#flushWhenFull(restoring)
+      this.#guarded(restoring, () => {
+        restoring.store.restore(run)
+        restoring.position = last.offset + 1
+        restoring.records += run.length
+        restoring.bytes += bytes
+        restoring.progressAt = now
+        this.#flushWhenFull(restoring)
+      })
     }
     for (const { topic, partition, offset } of ends) {
       const restoring = this.#partitions.get(partitionName(topic, partition))
@@ -156,6 +167,17 @@ export class Restorer {
         restoring.progressAt = now
       }
       restoring.end = offset
+    }
+  }
+
+  /** Damage found on the way ends the task's restore; its owner rebuilds it. */
+  #guarded(restoring: Restoring, act: () => void): void {
+    try {
+      act()
+    } catch (error) {
+      if (!(error instanceof CorruptedStoreError)) throw error
+      this.#damaged.push({ task: restoring.task, error })
+      this.remove(restoring.task)
     }
   }
 

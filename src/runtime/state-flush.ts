@@ -3,6 +3,7 @@
  * committed and merged, so the file is never ahead of the changelog (X2). It may lag; replay converges.
  */
 import { partitionName } from '../common/topic-partition.ts'
+import { CorruptedStoreError } from '../errors/errors.ts'
 import { changelogTopic } from '../topology/internal-topics.ts'
 import type { AssignedTask } from './assigned-task.ts'
 import type { WorkerOptions } from './worker-options.ts'
@@ -10,11 +11,18 @@ import type { WorkerOptions } from './worker-options.ts'
 /** How long a clean end waits for the markers of its own last transactions: measured up to 10 ms (DESIGN 3). */
 const DECIDED_WITHIN_MS = 2_000
 
+/** A task whose file turned out to be damaged while it was written. */
+export interface Damage {
+  readonly task: AssignedTask
+  readonly error: CorruptedStoreError
+}
+
+/** Returns the tasks that must be rebuilt; their committed state is in the changelog. */
 export async function flushCheckpoint(
   tasks: readonly AssignedTask[],
   until: 'any' | 'all decided',
   { broker, settings, clock, timers, logger }: Pick<WorkerOptions, 'broker' | 'settings' | 'clock' | 'timers' | 'logger'>,
-): Promise<void> {
+): Promise<readonly Damage[]> {
   const partitions = tasks.flatMap((task) =>
     task.subTopology.stores.map(({ name }) => ({
       task,
@@ -23,7 +31,7 @@ export async function flushCheckpoint(
       partition: task.partition,
     })),
   )
-  if (partitions.length === 0) return
+  if (partitions.length === 0) return []
   let stable: readonly number[]
   try {
     stable = await broker.admin.lastStableOffsets(partitions)
@@ -40,7 +48,7 @@ export async function flushCheckpoint(
   } catch (error) {
     // No checkpoint, no flush: memory keeps what is committed, and the changelog has it too.
     logger.warn({ error: String(error) }, 'state was not flushed: the changelog\u2019s last stable offset could not be read')
-    return
+    return []
   }
   const checkpoints = new Map<AssignedTask, Map<string, number>>()
   partitions.forEach(({ task, store, topic, partition }, index) => {
@@ -50,5 +58,15 @@ export async function flushCheckpoint(
     ofTask.set(store, offset)
     checkpoints.set(task, ofTask)
   })
-  for (const [task, offsets] of checkpoints) if (task.phase === 'running') task.state?.flush(offsets)
+  const damaged: Damage[] = []
+  for (const [task, offsets] of checkpoints) {
+    if (task.phase !== 'running') continue // given up while the offsets were read
+    try {
+      task.state?.flush(offsets)
+    } catch (error) {
+      if (!(error instanceof CorruptedStoreError)) throw error
+      damaged.push({ task, error })
+    }
+  }
+  return damaged
 }

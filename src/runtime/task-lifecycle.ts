@@ -13,8 +13,8 @@
 import type { GroupConsumer, RebalanceListener } from '../broker/port.ts'
 import type { TopicPartition } from '../common/topic-partition.ts'
 import { invariant } from '../common/invariant.ts'
-import { BrokerError } from '../errors/broker-error.ts'
-import { asError, ConfigError } from '../errors/errors.ts'
+import { BrokerError, GIVEN_UP } from '../errors/broker-error.ts'
+import { asError, ConfigError, FatalError, type CorruptedStoreError } from '../errors/errors.ts'
 import { Task } from '../task/task.ts'
 import { AssignedTask } from './assigned-task.ts'
 import type { CommitCycle } from './commit-cycle.ts'
@@ -49,6 +49,7 @@ export class TaskLifecycle implements RebalanceListener {
   readonly #options: TaskLifecycleOptions
   readonly #events: Event[] = []
   #ended = false
+  readonly #rebuilt = new Set<string>()
   #everAssigned = false
   #rebalances = 0
 
@@ -129,7 +130,25 @@ export class TaskLifecycle implements RebalanceListener {
 
   /** One step of the running restores, and the start of the tasks that are done. */
   async restoreStep(timeoutMs: number): Promise<void> {
-    for (const task of await this.#options.restorer.step(timeoutMs)) await this.#start(task)
+    const { finished, damaged } = await this.#options.restorer.step(timeoutMs)
+    for (const task of finished) await this.#start(task)
+    for (const { task, error } of damaged) this.rebuild(task, error)
+  }
+
+  /**
+   * A store file is proven damaged: it is closed, and opening it again moves it aside and starts from the changelog. Once per task: damage that returns
+   * is a broken disk. Only between transactions, or for a task that has nothing in the open one.
+   */
+  rebuild(task: AssignedTask, error: CorruptedStoreError): void {
+    if (this.#rebuilt.has(task.name)) {
+      throw new FatalError(`the state of task ${task.describe()} is damaged again after it was rebuilt: ${error.message}`, {
+        code: 'state-damaged-again',
+        remedy: 'Check the disk below the state directory, or choose another one with --state-dir: the changelog has everything.',
+        cause: error,
+      })
+    }
+    this.#rebuilt.add(task.name)
+    this.restart([task], `the store file is damaged: ${error.message}`)
   }
 
   /** Off the loop: opens state and asks for committed offsets, which can wait for a dead peer's transaction. Ends in an event. */
@@ -204,8 +223,9 @@ export class TaskLifecycle implements RebalanceListener {
   /** The truth about these tasks must come from the broker: state is closed and restored, positions are read from the group. */
   restart(tasks: readonly AssignedTask[], reason: string): void {
     this.#options.worker.logger.warn({ tasks: tasks.map(({ name }) => name) }, `restoring tasks: ${reason}`)
-    this.#options.reader.pause(tasks)
+    this.#options.reader.pause(tasks.filter(({ phase }) => phase === 'running'))
     for (const task of tasks) {
+      this.#options.restorer.remove(task)
       task.releaseState()
       task.moveTo('preparing')
     }
@@ -225,7 +245,7 @@ export class TaskLifecycle implements RebalanceListener {
           worker,
         )
       } else if (cycle.isOpen && given.some(({ dirty }) => dirty)) {
-        await cycle.abandon(new BrokerError('commit', 25, 'partitions were lost to another member', { isAbortRequired: true }))
+        await cycle.abandon(new BrokerError('commit', GIVEN_UP, 'partitions were lost to another member'))
       }
     } finally {
       for (const task of given) {

@@ -21,7 +21,7 @@
 import type { GroupConsumer, HeaderList, OffsetToCommit } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
 import type { Clock, Logger } from '../common/ports.ts'
-import { BrokerError } from '../errors/broker-error.ts'
+import { BrokerError, GIVEN_UP } from '../errors/broker-error.ts'
 import { classify, type Classification } from '../errors/classify.ts'
 import type { ProducerRing } from './producer-ring.ts'
 import { readNonce } from './offset-metadata.ts'
@@ -151,8 +151,7 @@ export class TransactionMachine {
     if (failure !== undefined) return this.#giveUp(failure)
     this.#transition('flushed')
 
-    if (!stillOwned())
-      return this.abort(new BrokerError('sendOffsets', 25, 'a partition of this transaction is no longer owned', { isAbortRequired: true }))
+    if (!stillOwned()) return this.abort(new BrokerError('sendOffsets', GIVEN_UP, 'a partition of this transaction is no longer owned'))
     failure = await this.#repeat(deadline, () => producer.sendOffsets(consumer, offsets, this.#budgets.callTimeoutMs))
     if (failure !== undefined) return this.#giveUp(failure)
     this.#transition('offsets-sent')
@@ -256,7 +255,7 @@ export class TransactionMachine {
 }
 
 function unknownFailure(): BrokerError {
-  return new BrokerError('produce', -1, 'the transaction was marked abort-only')
+  return new BrokerError('produce', GIVEN_UP, 'the transaction was marked abort-only')
 }
 
 function asBrokerError(error: unknown): BrokerError {

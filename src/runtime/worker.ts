@@ -16,7 +16,8 @@
 import type { BrokerRecord, GroupConsumer } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
 import { partitionName } from '../common/topic-partition.ts'
-import { asError } from '../errors/errors.ts'
+import { BrokerError, GIVEN_UP } from '../errors/broker-error.ts'
+import { asError, CorruptedStoreError } from '../errors/errors.ts'
 import type { WorkerState, WorkerStatus } from '../metrics/status.ts'
 import { tasksTopic } from '../topology/internal-topics.ts'
 import type { InputPartition } from './assigned-task.ts'
@@ -240,13 +241,13 @@ export class Worker {
         await cycle.commit(drained ? 'drained' : 'interval')
       if (!cycle.isOpen) {
         const due = this.#tasks.running().filter(({ state }) => state?.flushDue === true)
-        await flushCheckpoint(due, 'any', this.#options)
+        for (const { task, error } of await flushCheckpoint(due, 'any', this.#options)) lifecycle.rebuild(task, error)
       }
     }
   }
 
   /** Runs a polled batch through the tasks. False: a transaction failed on the way; the rest of the batch was dropped and positions are rewound. */
-  async #process(records: readonly BrokerRecord[], { reader, cycle }: Parts): Promise<boolean> {
+  async #process(records: readonly BrokerRecord[], { reader, cycle, lifecycle }: Parts): Promise<boolean> {
     const { clock, settings } = this.#options
     let sliceStart = clock.monotonic()
     let topic = ''
@@ -265,7 +266,14 @@ export class Worker {
       }
       if (!cycle.isOpen && !(await cycle.begin())) return false
 
-      input.task.process(record)
+      try {
+        input.task.process(record)
+      } catch (error) {
+        if (!(error instanceof CorruptedStoreError)) throw error
+        await cycle.abandon(new BrokerError('commit', GIVEN_UP, error.message))
+        lifecycle.rebuild(input.task, error)
+        return false
+      }
       const delivered = cycle.deliver()
       if (delivered !== true && !(await delivered)) return false
       input.next = record.offset + 1

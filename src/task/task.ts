@@ -11,6 +11,7 @@
  *  K3. Stream time moves only with a record that was processed, and returns to the committed value on abort.
  */
 import type { BrokerRecord } from '../broker/port.ts'
+import { InvariantError } from '../common/invariant.ts'
 import type { Clock } from '../common/ports.ts'
 import { partitionName } from '../common/topic-partition.ts'
 import { asError, MillraceError, PoisonedRecordError } from '../errors/errors.ts'
@@ -180,6 +181,8 @@ export class Task {
     const { outbox, onFailure } = this.#options
     outbox.discard()
     for (const store of this.#stores) store.rollbackRecord()
+    // A damaged store or a broken invariant is no fault of the record: no policy may send it to the dead letters for that.
+    if (thrown instanceof InvariantError || (thrown instanceof MillraceError && thrown.reaction !== 'poisoned')) throw thrown
     const failure: Failure = {
       node: this.#place.node,
       phase: this.#place.phase,

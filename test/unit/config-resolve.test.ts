@@ -49,7 +49,7 @@ describe('defaults', () => {
       recordMaxOutputBytes: 8 * 1024 ** 2,
       maxPollRecords: 1_000,
       sessionTimeoutMs: 30_000,
-      heartbeatIntervalMs: 3_000,
+      heartbeatIntervalMs: 1_000,
       maxPollIntervalMs: 60_000,
       offsetKeepAliveMs: 6 * 3_600_000,
       metadataPollMs: 30_000,

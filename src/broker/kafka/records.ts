@@ -1,5 +1,5 @@
 /** Records and headers between the client's shape and the port's. */
-import type { BrokerRecord, HeaderList, PartitionEnd, PollResult } from '../port.ts'
+import type { BrokerRecord, HeaderList, PollResult } from '../port.ts'
 import type { NativeEof, NativeMessage } from './native.ts'
 
 const NO_HEADERS: HeaderList = Object.freeze([])
