@@ -123,6 +123,11 @@ export class CommitCycle {
     await this.#settle(await this.#options.machine.abort(error), [], '')
   }
 
+  /** The worker ends with an error. */
+  abortAtEnd(): Promise<void> {
+    return this.#options.machine.abortAtEnd()
+  }
+
   /** Commits what the dirty tasks did. True when it is committed (or there was nothing to commit); false when it was dropped and rewound. */
   async commit(reason: CommitReason): Promise<boolean> {
     const { machine, tasks, clock, random, consumer, reader, listener, metrics } = this.#options

@@ -212,6 +212,21 @@ export class TransactionMachine {
     return { kind: 'aborted', cause, error: failure }
   }
 
+  /**
+   * The worker ends with an error: one try to abort, so that readers of the outputs are not held up until the time-out (CASES G6). Whatever it answers,
+   * the next init of this id aborts as well.
+   */
+  async abortAtEnd(): Promise<void> {
+    if (this.#state === 'idle' || this.#state === 'unresolved' || this.#state === 'fenced') return
+    if (this.#state !== 'abort-only') this.#transition('abort-only')
+    try {
+      await this.#ring.current.abort(this.#budgets.callTimeoutMs)
+      this.#transition('idle')
+    } catch (error) {
+      this.#logger.warn({ error: String(error) }, 'the open transaction could not be aborted; the next start of this slot does it')
+    }
+  }
+
   /** X4: the new epoch settles the old transaction; whether it had committed is read from the group's stable offsets. */
   async #settle(consumer: GroupConsumer, offsets: readonly OffsetToCommit[], nonce: string, failure: BrokerError): Promise<Outcome> {
     this.#transition('unresolved')

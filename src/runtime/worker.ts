@@ -129,8 +129,10 @@ export class Worker {
       await this.#finish(parts)
     } catch (error) {
       failure = asError(error)
+      this.#options.logger.debug({ error: failure.message }, 'the loop ended with an error: aborting and closing')
     }
     try {
+      if (failure !== undefined) await this.#parts?.cycle.abortAtEnd()
       await this.#release()
     } catch (error) {
       failure ??= asError(error)

@@ -26,16 +26,28 @@ export function baseConfig(settings: ConnectionSettings): NativeConfig {
   }
 }
 
+const ALL_BROKERS_DOWN = -187
+const WARN_EVERY_MS = 10_000
+
 interface Connectable {
-  on(event: string, listener: (details: { message?: string; severity?: number; fac?: string }) => void): void
+  on(event: string, listener: (details: { message?: string; code?: number; severity?: number; fac?: string }) => void): void
   connect(options: { topic?: string; allTopics?: boolean; timeout?: number }, done: (error: unknown) => void): void
   disconnect(done: (error: unknown) => void): void
 }
 
 export async function connect(client: Connectable, settings: ConnectionSettings, what: string): Promise<void> {
   let lastError = ''
+  let connected = false
+  let warnedAt = 0
   client.on('event.error', (error) => {
     lastError = error.message ?? 'unknown error'
+    if (connected && error.code === ALL_BROKERS_DOWN && Date.now() - warnedAt > WARN_EVERY_MS) {
+      warnedAt = Date.now()
+      settings.logger.warn(
+        { client: what, brokers: settings.brokers },
+        'no Kafka broker is reachable; the client keeps trying, nothing is lost',
+      )
+    }
     settings.logger.debug({ client: what, error: lastError }, 'kafka client error')
   })
   client.on('event.log', (line) => {
@@ -47,6 +59,7 @@ export async function connect(client: Connectable, settings: ConnectionSettings,
     await call('connect', (done) => {
       client.connect({ allTopics: false, timeout: settings.connectTimeoutMs }, done)
     })
+    connected = true
   } catch (error) {
     const failure = brokerError('connect', error)
     await disconnect(client)

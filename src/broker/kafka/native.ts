@@ -29,7 +29,7 @@ type Done<T = void> = (error: unknown, result?: T) => void
 export type NativeConfig = Record<string, unknown>
 
 interface NativeClient {
-  on(event: string, listener: (details: { message?: string; severity?: number; fac?: string }) => void): void
+  on(event: string, listener: (details: { message?: string; code?: number; severity?: number; fac?: string }) => void): void
   connect(options: { topic?: string; allTopics?: boolean; timeout?: number }, done: Done<unknown>): void
   disconnect(done: Done<unknown>): void
   isConnected(): boolean
