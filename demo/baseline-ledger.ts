@@ -34,7 +34,7 @@ export interface LedgerReport {
   readonly usersCreditedTwice: number
   /** Points of `duplicates`. */
   readonly pointsTooMany: number
-  /** For each crash: from the oldest credit that had to be repeated because of it to the crash, ms; 0 when none had to. */
+  /** For each crash: from the oldest credit of the killed process that was repeated after the crash to the crash, ms; 0 when none was. */
   readonly windowsMs: readonly number[]
 }
 
@@ -91,8 +91,8 @@ export class Ledger {
     }
     const oldestRepeated = this.#database.prepare(
       `SELECT min(at) AS at FROM (
-         SELECT at, worker, lead(worker) OVER (PARTITION BY partition, "offset" ORDER BY id) AS next_worker FROM credits
-       ) WHERE worker = ? AND next_worker <> worker`,
+         SELECT at, worker, lead(at) OVER (PARTITION BY partition, "offset" ORDER BY id) AS repeated_at FROM credits
+       ) WHERE worker = ? AND repeated_at >= ?`,
     )
     return {
       credits: totals.credits,
@@ -102,7 +102,7 @@ export class Ledger {
       usersCreditedTwice: totals.users,
       pointsTooMany: totals.points,
       windowsMs: crashes.map(({ pid, at }) => {
-        const oldest = (oldestRepeated.get(pid) as { at: number | null }).at
+        const oldest = (oldestRepeated.get(pid, at) as { at: number | null }).at
         return oldest === null ? 0 : Math.max(0, at - oldest)
       }),
     }

@@ -13,14 +13,16 @@ const ASK_INTERVAL_MS = 40
 /** A commit that was on its way when the process was killed has arrived by then. */
 const SETTLE_MS = 100
 const REQUEST_TIMEOUT_MS = 10_000
+const PATIENCE_MS = 60_000
+const PATIENCE_PAUSE_MS = 250
 
 export class Cluster {
   readonly #admin: Admin
-  readonly #native: ReturnType<typeof kafkaClient.AdminClient.create>
+  readonly #brokers: string
 
   private constructor(admin: Admin, brokers: string) {
     this.#admin = admin
-    this.#native = kafkaClient.AdminClient.create({ 'bootstrap.servers': brokers, 'client.id': 'demo-offsets' })
+    this.#brokers = brokers
   }
 
   static async connect(brokers: string): Promise<Cluster> {
@@ -52,13 +54,13 @@ export class Cluster {
 
   /** High watermarks. */
   async ends(topic: string): Promise<Offsets> {
-    const offsets = await this.#admin.fetchTopicOffsets(topic)
+    const offsets = await patiently(() => this.#admin.fetchTopicOffsets(topic))
     return new Map(offsets.map(({ partition, high }) => [partition, Number(high)]))
   }
 
   /** Committed offsets; 0 where none is. */
   async committed(groupId: string, topic: string): Promise<Offsets> {
-    const [answer] = await this.#admin.fetchOffsets({ groupId, topics: [topic] })
+    const [answer] = await patiently(() => this.#admin.fetchOffsets({ groupId, topics: [topic] }))
     return new Map((answer?.partitions ?? []).map(({ partition, offset }) => [partition, Math.max(0, Number(offset))]))
   }
 
@@ -86,28 +88,49 @@ export class Cluster {
     return undefined
   }
 
-  /** Whether a transaction with records in one of `partitions` is open: the last stable offset is below the high watermark. */
-  async hasOpenTransaction(topic: string, partitions: readonly number[]): Promise<boolean> {
+  /**
+   * Whether a transaction with records in one of `partitions` is open: the last stable offset is below the high watermark. Undefined when it cannot be
+   * told: it is a figure of one moment, and a later answer would be that of another moment.
+   */
+  async hasOpenTransaction(topic: string, partitions: readonly number[]): Promise<boolean | undefined> {
     const { READ_COMMITTED, READ_UNCOMMITTED } = kafkaClient.IsolationLevel
-    // In this order: a transaction that ends in between counts as ended.
-    const high = await this.#list(topic, partitions, READ_UNCOMMITTED)
-    const stable = await this.#list(topic, partitions, READ_COMMITTED)
-    return partitions.some((partition) => (stable.get(partition) ?? 0) < (high.get(partition) ?? 0))
-  }
-
-  #list(topic: string, partitions: readonly number[], isolationLevel: number): Promise<Offsets> {
-    const wanted = partitions.map((partition) => ({ topic, partition, offset: kafkaClient.OffsetSpec.LATEST }))
-    return new Promise((resolve, reject) => {
-      this.#native.listOffsets(wanted, { timeout: REQUEST_TIMEOUT_MS, isolationLevel }, (error, offsets) => {
-        if (error) reject(new Error(`the offsets of ${topic} could not be listed: ${error.message}`))
-        else resolve(new Map(offsets.map(({ partition, offset }) => [partition, offset])))
+    // A client of its own each time: what a longer-lived one knows about leaders may be old, and then it is refused until it looks again.
+    const client = kafkaClient.AdminClient.create({ 'bootstrap.servers': this.#brokers, 'client.id': 'demo-offsets' })
+    const list = (isolationLevel: number): Promise<Offsets> =>
+      new Promise((resolve, reject) => {
+        const wanted = partitions.map((partition) => ({ topic, partition, offset: kafkaClient.OffsetSpec.LATEST }))
+        client.listOffsets(wanted, { timeout: REQUEST_TIMEOUT_MS, isolationLevel }, (error, offsets) => {
+          if (error) reject(new Error(error.message))
+          else resolve(new Map(offsets.map(({ partition, offset }) => [partition, offset])))
+        })
       })
-    })
+    try {
+      // In this order: a transaction that ends in between counts as ended.
+      const high = await list(READ_UNCOMMITTED)
+      const stable = await list(READ_COMMITTED)
+      return partitions.some((partition) => (stable.get(partition) ?? 0) < (high.get(partition) ?? 0))
+    } catch {
+      return undefined
+    } finally {
+      client.disconnect()
+    }
   }
 
   async close(): Promise<void> {
-    this.#native.disconnect()
     await this.#admin.disconnect()
+  }
+}
+
+/** A broker that a busy machine has stopped for seconds is no reason to end a demo: the question is asked again. */
+async function patiently<T>(ask: () => Promise<T>): Promise<T> {
+  const giveUpAt = performance.now() + PATIENCE_MS
+  for (;;) {
+    try {
+      return await ask()
+    } catch (error) {
+      if (performance.now() > giveUpAt) throw error
+      await delay(PATIENCE_PAUSE_MS)
+    }
   }
 }
 

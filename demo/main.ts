@@ -17,6 +17,8 @@ import { failures, jsonOf, tableOf } from './report.ts'
 import { DemoError, Show } from './show.ts'
 
 const INTERRUPTED_EXIT_CODE = 130
+/** A lone broker that a busy machine holds up for ten seconds must not be taken for dead by its own controller: nobody could take over. */
+const BROKER_PROPERTIES = { 'broker.session.timeout.ms': '60000' }
 
 const options = parseOptions(process.argv.slice(2))
 const display = new Display(process.stdout)
@@ -41,12 +43,15 @@ const work = demo()
 // After an interruption its end is of no interest.
 work.catch(() => undefined)
 let exitCode = 1
+/** Nothing has happened that a log could tell. */
+let nothingToKeep = false
 try {
   const ending = await Promise.race([work, interrupted])
   exitCode = ending === 'interrupted' ? INTERRUPTED_EXIT_CODE : ending
 } catch (error) {
   display.stop()
   const isPlain = error instanceof DemoError || error instanceof BrokerUnavailableError
+  nothingToKeep = isPlain
   process.stderr.write(
     `${pc.red('demo:')} ${error instanceof Error ? ((isPlain ? undefined : error.stack) ?? error.message) : String(error)}\n`,
   )
@@ -59,7 +64,7 @@ async function demo(): Promise<number> {
   const { records, kills, rate, seed, brokers } = options
   display.say(pc.bold(`millrace demo: ${records} records, ${kills} kills of each side, ${rate} records/s, seed ${seed}`))
   const env = brokers === undefined ? process.env : { ...process.env, KAFKA_BROKERS: brokers }
-  broker = await provideBroker({ nodes: 1, onProgress: (line) => display.say(line) }, env)
+  broker = await provideBroker({ nodes: 1, onProgress: (line) => display.say(line), serverProperties: BROKER_PROPERTIES }, env)
   show = new Show(options, broker, folder, display, stopped.signal)
   const outcome = await show.run()
   const problems = failures(outcome)
@@ -79,7 +84,7 @@ async function demo(): Promise<number> {
 
 /** Processes first, then the broker, then the folder. The result is printed last, so that its JSON is the last line. */
 async function cleanUp(): Promise<void> {
-  const keepsFolder = options.keep || exitCode === 1
+  const keepsFolder = !nothingToKeep && (options.keep || exitCode === 1)
   stopped.abort()
   for (const step of [endAll, () => show?.close(), () => broker?.stop()]) {
     try {

@@ -14,8 +14,8 @@ export interface DemoOptions {
   readonly keep: boolean
 }
 
-export const DEFAULT_RECORDS = 200_000
-export const DEFAULT_KILLS = 3
+const DEFAULT_RECORDS = 200_000
+const DEFAULT_KILLS = 3
 /** Leaves both sides, the broker and the loader some air on two cores. */
 const MOST_BY_DEFAULT = 3_000
 /** A kill needs this much of the load: the plain consumer stands still for a session time-out after each. */

@@ -4,7 +4,7 @@ import pc from 'picocolors'
 import type { LedgerReport } from './baseline-ledger.ts'
 import type { Verdict } from './verifier.ts'
 
-export interface SideFigures {
+interface SideFigures {
   /** kill -9 that happened. */
   readonly kills: number
   /** From each kill to the first commit after it that moved on in the victim's partitions, ms. Shorter than `kills` when nothing was left to do. */

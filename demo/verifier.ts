@@ -9,7 +9,7 @@ import kafkaClient from '@confluentinc/kafka-javascript'
 import { consoleConsumer, type JavaTools } from '../scripts/broker-provider/provider.ts'
 import type { Offsets } from './cluster.ts'
 
-export interface Count {
+interface Count {
   readonly records: number
   readonly uniqueIds: number
 }

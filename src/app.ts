@@ -12,6 +12,7 @@ import { silentLogger, type Clock, type Logger, type Random, type Timers } from 
 import type { Config } from './config/define.ts'
 import { resolveConfig, type ResolvedConfig } from './config/resolve.ts'
 import { BrokerError } from './errors/broker-error.ts'
+import { classify } from './errors/classify.ts'
 import { asError, BrokerUnavailableError, ConfigError, FatalError } from './errors/errors.ts'
 import type { WorkerState, WorkerStatus } from './metrics/status.ts'
 import type { RestoreProgress } from './runtime/restore.ts'
@@ -74,16 +75,19 @@ const systemRandom: Random = { bytes: (size) => randomBytes(size) }
  * await using app = createApp(orderDedupe, { brokers: 'localhost:9092' })
  * await app.start()
  */
-export function createApp(topology: Topology, config: Config | ResolvedConfig, options: { readonly logger?: Logger } = {}): App {
+export function createApp(topology: Topology, config: Config): App {
   if (!isTopology(topology)) {
     throw new ConfigError('createApp: the first argument is not a topology', {
       code: 'not-a-topology',
       remedy: 'Pass what topology(...) returned.',
     })
   }
-  const plan = compileTopology(topology)
-  const resolved = 'sources' in config ? config : resolveConfig({ code: config, topologyName: topology.name })
-  return new RunningApp(resolved, plan, options.logger ?? ('logger' in config ? config.logger : undefined) ?? silentLogger)
+  return createResolvedApp(topology, resolveConfig({ code: config, topologyName: topology.name }), config.logger ?? silentLogger)
+}
+
+/** For the command line, which has its configuration from several sources and logs by itself. */
+export function createResolvedApp(topology: Topology, config: ResolvedConfig, logger: Logger): App {
+  return new RunningApp(config, compileTopology(topology), logger)
 }
 
 type Plan = ReturnType<typeof compileTopology>
@@ -109,6 +113,7 @@ class RunningApp implements App {
       brokers: config.brokers,
       clientId: `${config.applicationId}-${config.instance}-${config.slot}`,
       connectTimeoutMs: 10_000,
+      metadataRefreshMs: config.metadataPollMs,
       logger,
       client: clientSettings(config),
     })
@@ -153,7 +158,13 @@ class RunningApp implements App {
     if (this.#running !== undefined)
       throw new ConfigError('start() was called twice', { code: 'started-twice', remedy: 'An app runs once; create another.' })
     if (signal?.aborted === true) return this.close()
-    signal?.addEventListener('abort', () => void this.close(), { once: true })
+    signal?.addEventListener(
+      'abort',
+      () => {
+        this.close().catch((error: unknown) => this.#emit('error', asError(error)))
+      },
+      { once: true },
+    )
     this.#running = this.#run()
     await Promise.race([this.#worker.ready, this.finished])
     if (this.#worker.state === 'failed') await this.finished
@@ -244,15 +255,19 @@ function clientSettings({ security, kafka }: ResolvedConfig): Record<string, str
   return { ...settings, ...kafka }
 }
 
-/** What the broker said, in words for the person who starts the worker. */
+/** What the broker said, in words for the person who starts the worker; the reaction decides the class, and with it the exit code. */
 function explained(error: Error, { brokers }: ResolvedConfig): Error {
   if (!(error instanceof BrokerError)) return error
-  if (error.operation === 'connect' || error.isRetriable || error.code === -185 || error.code === -195 || error.code === -187) {
+  const { reaction, reason } = classify(error)
+  if (error.operation === 'connect' || reaction === 'retriable') {
     return new BrokerUnavailableError(`the Kafka brokers at ${brokers.join(', ')} are not available: ${error.message}`, {
       code: 'broker-unavailable',
       remedy: 'Start them, or name others with --brokers, MILLRACE_BROKERS or `brokers` in millrace.config.ts.',
       cause: error,
     })
   }
-  return new FatalError(`Kafka refused: ${error.message}`, { code: `kafka-${error.code}`, cause: error })
+  const options = { code: `kafka-${error.code}`, cause: error }
+  return reaction === 'config'
+    ? new ConfigError(`Kafka refused: ${error.message}: ${reason}`, options)
+    : new FatalError(`Kafka refused: ${error.message}: ${reason}`, options)
 }

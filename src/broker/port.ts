@@ -159,8 +159,8 @@ export interface GroupDescription {
 export interface BrokerAdmin {
   /** Missing topics are left out of the answer. */
   describeTopics(names: readonly string[]): Promise<readonly TopicDescription[]>
-  /** Rejects with code TOPIC_ALREADY_EXISTS when one exists. */
-  createTopics(topics: readonly TopicToCreate[]): Promise<void>
+  /** Rejects with code TOPIC_ALREADY_EXISTS (36) when it exists. */
+  createTopic(topic: TopicToCreate): Promise<void>
   /** Effective settings of topics, by topic name. */
   topicConfigs(names: readonly string[]): Promise<ReadonlyMap<string, ReadonlyMap<string, string>>>
   /** Effective settings of one broker. */

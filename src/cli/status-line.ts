@@ -1,20 +1,15 @@
 /** What all workers together do, as numbers and as one line. Pure. */
 import { formatDuration } from '../common/duration.ts'
-import type { RestoreStatus } from '../metrics/status.ts'
-import type { PastCounters, WorkerView } from './supervisor.ts'
+import { addCounts, type Counters, type RestoreStatus } from '../metrics/status.ts'
+import type { WorkerView } from './supervisor.ts'
 
-export interface Totals {
+/** Counters are since `run` started, over all processes it had. */
+export interface Totals extends Counters {
   readonly workers: number
   /** Workers that run, of `workers`. */
   readonly running: number
   readonly tasks: number
   readonly recordsPerSecond: number
-  /** Since `run` started, over all processes it had. */
-  readonly records: number
-  readonly outputs: number
-  readonly duplicates: number
-  readonly transactions: number
-  readonly aborts: number
   readonly lag: number
   /** The slowest worker's. */
   readonly commitP50Ms: number
@@ -23,7 +18,7 @@ export interface Totals {
   readonly restoring: readonly RestoreStatus[]
 }
 
-export function totalsOf(workers: readonly WorkerView[], past: PastCounters): Totals {
+export function totalsOf(workers: readonly WorkerView[], past: Counters): Totals {
   const statuses = workers.flatMap((worker) => worker.status ?? [])
   const sum = (of: (status: (typeof statuses)[number]) => number): number => statuses.reduce((total, status) => total + of(status), 0)
   const most = (of: (status: (typeof statuses)[number]) => number): number =>
@@ -33,11 +28,7 @@ export function totalsOf(workers: readonly WorkerView[], past: PastCounters): To
     running: workers.filter((worker) => worker.state === 'running').length,
     tasks: sum((status) => status.tasks),
     recordsPerSecond: Math.round(sum((status) => status.recordsPerSecond)),
-    records: past.records + sum((status) => status.records),
-    outputs: past.outputs + sum((status) => status.outputs),
-    duplicates: past.duplicates + sum((status) => status.duplicates),
-    transactions: past.transactions + sum((status) => status.transactions),
-    aborts: past.aborts + sum((status) => status.aborts),
+    ...statuses.reduce(addCounts, past),
     lag: sum((status) => status.lag),
     commitP50Ms: tenths(most((status) => status.commitP50Ms)),
     commitP99Ms: tenths(most((status) => status.commitP99Ms)),
@@ -61,6 +52,8 @@ export function statusText(totals: Totals): string {
     `lag ${NUMBER.format(totals.lag)}`,
     `commit p99 ${NUMBER.format(totals.commitP99Ms)} ms`,
   ]
+  if (totals.deadLetters > 0) parts.push(`${NUMBER.format(totals.deadLetters)} dead letters`)
+  if (totals.skipped > 0) parts.push(`${NUMBER.format(totals.skipped)} skipped`)
   if (totals.aborts > 0) parts.push(`${NUMBER.format(totals.aborts)} aborts`)
   return parts.join('  ')
 }

@@ -16,7 +16,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { invariant } from '../common/invariant.ts'
 import type { Logger } from '../common/ports.ts'
 import { EXIT_CODES } from '../errors/errors.ts'
-import type { WorkerState, WorkerStatus } from '../metrics/status.ts'
+import { addCounts, NO_COUNTS, type Counters, type WorkerState, type WorkerStatus } from '../metrics/status.ts'
 import type { BackOff, ChildState } from './child-states.ts'
 import { CHILD_TRANSITIONS, DEFAULT_BACK_OFF, exitMeaning, restartDelayMs } from './child-states.ts'
 import type { WorkerFailure, WorkerMessage, WorkerPlan } from './messages.ts'
@@ -48,15 +48,6 @@ export interface WorkerView {
   readonly status: WorkerStatus | undefined
 }
 
-/** Counters of processes that have ended: what they said last, so up to a second short. */
-export interface PastCounters {
-  readonly records: number
-  readonly outputs: number
-  readonly duplicates: number
-  readonly transactions: number
-  readonly aborts: number
-}
-
 interface Child {
   readonly slot: number
   state: ChildState
@@ -76,7 +67,8 @@ export class Supervisor {
   readonly #backOff: BackOff
   readonly #children: Child[] = []
   readonly #outputs = new Set<Promise<void>>()
-  #past: PastCounters = { records: 0, outputs: 0, duplicates: 0, transactions: 0, aborts: 0 }
+  /** Counters of processes that have ended: what they said last, so up to a second short. */
+  #past: Counters = NO_COUNTS
   #restarts = 0
   #shutdownTimeoutMs: number
   #planned = false
@@ -108,7 +100,7 @@ export class Supervisor {
     return this.#children.map((child) => ({ slot: child.slot, pid: child.process?.pid, state: child.state, status: child.status }))
   }
 
-  get past(): PastCounters {
+  get past(): Counters {
     return this.#past
   }
 
@@ -257,7 +249,7 @@ export class Supervisor {
     const text = `worker ${child.slot} exited (${signal ?? `code ${code}`}): ${reason}`
     if (requested) logger.info(details, text)
     else logger.warn(details, text)
-    this.#addPast(child.status)
+    if (child.status !== undefined) this.#past = addCounts(this.#past, child.status)
     child.status = undefined
     child.process = undefined
 
@@ -296,18 +288,6 @@ export class Supervisor {
     )
     if (!this.#stopping) this.stop(`worker ${child.slot}: ${reason}`, code)
     else this.#finishIfDone()
-  }
-
-  #addPast(status: WorkerStatus | undefined): void {
-    if (status === undefined) return
-    const past = this.#past
-    this.#past = {
-      records: past.records + status.records,
-      outputs: past.outputs + status.outputs,
-      duplicates: past.duplicates + status.duplicates,
-      transactions: past.transactions + status.transactions,
-      aborts: past.aborts + status.aborts,
-    }
   }
 
   /** The one place that changes a child's state. */

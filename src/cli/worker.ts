@@ -75,8 +75,8 @@ async function work(): Promise<void> {
     },
   })
   // Loaded late: the native client takes a while, and a wrong topology is reported without it.
-  const { createApp } = await import('../app.ts')
-  const worker = createApp(topology, config, { logger: log })
+  const { createResolvedApp } = await import('../app.ts')
+  const worker = createResolvedApp(topology, config, log)
   app = worker
   const statusTimer = setInterval(() => void send({ type: 'status', status: worker.status() }), STATUS_INTERVAL_MS)
   const listeners = listen(worker)

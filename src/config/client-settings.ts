@@ -31,7 +31,7 @@ export const OWNED_CLIENT_SETTINGS: Readonly<Record<string, string>> = {
   'allow.auto.create.topics':
     'topics are created with their settings or not at all; a topic created by a typing error would swallow records',
   'topic.metadata.refresh.interval.ms': HAS_AN_OPTION('metadataPoll'),
-  'metadata.max.age.ms': 'it follows metadataPoll, which is how often new partitions are looked for',
+  'metadata.max.age.ms': 'it follows metadataPoll',
 
   'enable.idempotence': 'a transactional producer is idempotent; without it a retry would write a record twice',
   'transactional.id': 'it is made of applicationId, instance, slot and ring index, so that a restarted worker fences its dead predecessor',

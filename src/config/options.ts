@@ -373,7 +373,7 @@ export const OPTIONS: { readonly [K in OptionKey]: Option<OptionValues[K]> } = {
   metadataPollMs: duration('30s', '100ms', '1h', {
     name: 'metadataPoll',
     group: 'consumer',
-    doc: 'How often input topics are looked at for new partitions.',
+    doc: 'How often the client refreshes topic metadata, and the group is looked at for tasks without an owner.',
   }),
   taskTimeoutMs: duration('5m', '0ms', '24h', {
     name: 'taskTimeout',

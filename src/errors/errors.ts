@@ -5,7 +5,7 @@
 
 export type Reaction = 'retriable' | 'abortable' | 'fenced' | 'ambiguous' | 'corrupted' | 'poisoned' | 'config' | 'fatal'
 
-/** Exit codes of `millrace run`; published in the README. */
+/** Exit codes of a worker and of `millrace run`; published in docs/errors.md. */
 export const EXIT_CODES = {
   ok: 0,
   fatal: 1,
@@ -87,7 +87,7 @@ export class FatalError extends MillraceError {
   readonly exitCode: number = EXIT_CODES.fatal
 }
 
-/** A handler may throw this to say "this record", with a reason of its own. */
+/** The message of whatever was thrown. */
 export function errorMessage(error: unknown): string {
   return error instanceof Error ? error.message : String(error)
 }

@@ -1,4 +1,35 @@
-/** What a worker says about itself once a second. Pure types; plain data that survives IPC and JSON. */
+/** What a worker says about itself once a second: plain data that survives IPC and JSON. */
+
+/** What only grows, since the start of the worker; committed work only, but for `aborts`. Sums over workers and over the processes of a slot mean something. */
+export interface Counters {
+  readonly records: number
+  readonly outputs: number
+  readonly duplicates: number
+  /** Records older than the window of a dedupe. */
+  readonly late: number
+  readonly deadLetters: number
+  /** Failed records passed over under `onError: 'skip'`. */
+  readonly skipped: number
+  readonly transactions: number
+  readonly aborts: number
+}
+
+export const NO_COUNTS: Counters = Object.freeze({
+  records: 0,
+  outputs: 0,
+  duplicates: 0,
+  late: 0,
+  deadLetters: 0,
+  skipped: 0,
+  transactions: 0,
+  aborts: 0,
+})
+
+export function addCounts(one: Counters, other: Counters): Counters {
+  const sum: Record<keyof Counters, number> = { ...NO_COUNTS }
+  for (const name of Object.keys(NO_COUNTS) as (keyof Counters)[]) sum[name] = one[name] + other[name]
+  return sum
+}
 
 export interface RestoreStatus {
   readonly task: string
@@ -13,23 +44,16 @@ export interface RestoreStatus {
 
 export type WorkerState = 'created' | 'starting' | 'restoring' | 'running' | 'rebalancing' | 'closing' | 'closed' | 'failed'
 
-export interface WorkerStatus {
+export interface WorkerStatus extends Counters {
   readonly state: WorkerState
   /** Input records a second, over the last second or so. */
   readonly recordsPerSecond: number
-  /** Since the start of the worker, committed. */
-  readonly records: number
-  readonly outputs: number
-  readonly duplicates: number
   /** Input records not yet processed, over all tasks of this worker. */
   readonly lag: number
   /** Over the recent commits; 0 before the first. */
   readonly commitP50Ms: number
   readonly commitP99Ms: number
   readonly restoring: readonly RestoreStatus[]
-  /** Committed transactions since the start. */
-  readonly transactions: number
-  readonly aborts: number
   readonly tasks: number
   readonly rssBytes: number
 }

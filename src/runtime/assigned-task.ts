@@ -2,10 +2,9 @@
  * A task this worker owns, with its input positions. Plain state, moved by the worker loop alone.
  *
  *   preparing --> restoring --> running
- *       \             |            |
- *        +------------+------------+--> closed
- *
- * `running` may return to `preparing` when its state is in doubt.
+ *    |    ^           |            |
+ *    |    +-----------+------------+   (state in doubt or damaged: from the broker again)
+ *    +----------------+------------+--> closed
  */
 import type { BrokerRecord } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'

@@ -13,8 +13,9 @@
  */
 import type { GroupConsumer, OffsetToCommit } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
+import { delay } from '../common/delay.ts'
 import { BrokerError } from '../errors/broker-error.ts'
-import { FatalError } from '../errors/errors.ts'
+import { ConfigError, FatalError } from '../errors/errors.ts'
 import { changelogTopic } from '../topology/internal-topics.ts'
 import type { AssignedTask } from './assigned-task.ts'
 import type { InputReader } from './input-reader.ts'
@@ -238,7 +239,8 @@ export class CommitCycle {
     )
     if (cause.reaction !== 'poisoned' && cause.reaction !== 'config' && cause.reaction !== 'fatal') return
     if (++this.#refusalsInARow < REFUSALS_IN_A_ROW) return
-    throw new FatalError(`the broker refused the same work ${REFUSALS_IN_A_ROW} times: ${error.message}: ${cause.reason}`, {
+    const StopError = cause.reaction === 'config' ? ConfigError : FatalError
+    throw new StopError(`the broker refused the same work ${REFUSALS_IN_A_ROW} times: ${error.message}: ${cause.reason}`, {
       code: 'transaction-refused',
       remedy:
         'Compare the settings of the output topics with the records of this topology (size, timestamps, keys) and the rights of this user.',
@@ -248,9 +250,7 @@ export class CommitCycle {
 
   /** Short, since an abort is ordinary while a member joins; longer when it repeats, so that an unreachable broker is not hammered. */
   #backOff(): Promise<void> {
-    return new Promise((resolve) => {
-      this.#options.timers.after(Math.min(2_000, 20 * 2 ** Math.min(this.#abortsInARow, 7)), resolve)
-    })
+    return delay(this.#options.timers, Math.min(2_000, 20 * 2 ** Math.min(this.#abortsInARow, 7)))
   }
 
   async #rewind(): Promise<void> {

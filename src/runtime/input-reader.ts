@@ -11,6 +11,7 @@
  *  I3. An owned slot has assignments: the client drops them without any event when another process took the slot (CLIENT-FACTS 21).
  */
 import type { GroupConsumer, PartitionEnd, PollResult } from '../broker/port.ts'
+import { delay } from '../common/delay.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
 import { partitionName } from '../common/topic-partition.ts'
 import { BrokerError } from '../errors/broker-error.ts'
@@ -19,6 +20,8 @@ import { ConfigError, FatalError, SlotTakenError } from '../errors/errors.ts'
 import type { AssignedTask, InputPartition } from './assigned-task.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
 
+const OFFSET_OUT_OF_RANGE = 1
+const AUTO_OFFSET_RESET = -140
 const SEEK_TIMEOUT_MS = 5_000
 const SEEK_BUDGET_MS = 10_000
 const SEEK_PAUSE_MS = 20
@@ -51,7 +54,9 @@ export class InputReader {
       if (!(error instanceof BrokerError)) throw error
       const { reaction, reason } = classify(error)
       if (reaction === 'fenced') throw this.slotTaken(error)
-      if (reaction === 'config') throw this.#positionRefused(error)
+      if (error.code === OFFSET_OUT_OF_RANGE || error.code === AUTO_OFFSET_RESET) throw this.#positionRefused(error)
+      if (reaction === 'config')
+        throw new ConfigError(`reading is not possible: ${error.message}: ${reason}`, { code: 'reading-refused', cause: error })
       if (reaction === 'fatal') throw new FatalError(`the consumer failed: ${error.message}`, { code: 'consumer-failed', cause: error })
       this.#options.logger.warn({ code: error.code, error: error.message }, `poll failed: ${reason}`)
       return NOTHING
@@ -113,9 +118,7 @@ export class InputReader {
             cause: error,
           })
         }
-        await new Promise<void>((resolve) => {
-          timers.after(SEEK_PAUSE_MS, resolve)
-        })
+        await delay(timers, SEEK_PAUSE_MS)
       }
     }
   }

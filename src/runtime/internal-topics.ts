@@ -1,6 +1,6 @@
 /**
- * The topics millrace owns: `<app>-tasks` (one partition per task) and `<app>-<store>-changelog`. Created explicitly with their settings, checked when they
- * are there, and never silently re-created once there was committed progress (CASES F52).
+ * The topics millrace owns: `<app>-tasks` (one partition per task) and `<app>-<store>-changelog`. Created explicitly with their settings where they are
+ * missing, checked where they are there.
  */
 import type { BrokerAdmin, TopicToCreate } from '../broker/port.ts'
 import { ConfigError } from '../errors/errors.ts'
@@ -17,6 +17,8 @@ const NOT_KNOWN_YET = -156
 export interface TaskAssignment {
   readonly subTopology: number
   readonly partition: number
+  /** Input topics that have this partition: all of them, unless a stateless sub-topology reads topics of different sizes. */
+  readonly inputs: readonly string[]
 }
 
 /** Tasks in their numbering: sub-topology by sub-topology, partition by partition. */
@@ -44,7 +46,9 @@ export async function layOutTasks(admin: BrokerAdmin, plan: TopologyPlan): Promi
       )
     }
     partitions.push(count)
-    for (let partition = 0; partition < count; partition++) tasks.push({ subTopology: sub.id, partition })
+    for (let partition = 0; partition < count; partition++) {
+      tasks.push({ subTopology: sub.id, partition, inputs: sub.inputs.filter((_, index) => partition < (counts[index] ?? 0)) })
+    }
   }
   return { tasks, partitions }
 }
@@ -81,7 +85,7 @@ export async function ensureInternalTopics(
   for (const topic of wanted) {
     if (present.has(topic.name)) continue
     try {
-      await admin.createTopics([topic])
+      await admin.createTopic(topic)
       created.push(topic.name)
     } catch (error) {
       // Another worker was quicker: what it made is checked below like any other.

@@ -6,6 +6,7 @@ export interface OffsetMetadata {
   readonly nonce: string
   /** Highest event time seen on this input partition, ms; -1 when none. */
   readonly streamTime: number
+  /** With the ring's size: names the ids a successor of a dead owner has to settle. Written from the first version on, so that it can be relied upon. */
   readonly transactionalIdPrefix: string
   readonly ringSize: number
 }

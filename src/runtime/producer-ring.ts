@@ -6,6 +6,7 @@
  */
 import type { Broker, TransactionalProducer } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
+import { delay } from '../common/delay.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { classify } from '../errors/classify.ts'
@@ -59,7 +60,7 @@ export class ProducerRing {
 
   /** Disconnects the old producer of a place and inits the same id on a new one, until it works or the budget is spent. */
   async #replace(index: number, budgetMs: number): Promise<void> {
-    const { broker, idPrefix, transactionTimeoutMs, initTimeoutMs, clock, logger } = this.#options
+    const { broker, idPrefix, transactionTimeoutMs, initTimeoutMs, clock, timers, logger } = this.#options
     const transactionalId = `${idPrefix}-${index}`
     const deadline = clock.monotonic() + budgetMs
     const old = this.#producers[index]
@@ -89,16 +90,14 @@ export class ProducerRing {
           )
         }
         logger.warn({ transactionalId, attempt, code: error.code, error: error.message }, 'could not init a producer, trying again')
-        await this.pause(Math.min(2_000, 100 * 2 ** Math.min(attempt, 5)))
+        await delay(timers, Math.min(2_000, 100 * 2 ** Math.min(attempt, 5)))
       }
     }
   }
 
-  /** Waits, for the back-off between attempts. */
+  /** Waits, for the back-off between attempts on these producers. */
   pause(ms: number): Promise<void> {
-    return new Promise((resolve) => {
-      this.#options.timers.after(ms, resolve)
-    })
+    return delay(this.#options.timers, ms)
   }
 
   async close(): Promise<void> {

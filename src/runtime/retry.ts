@@ -1,4 +1,5 @@
 /** Repeats a look-up that may fail for a moment (a leader moves, a topic was just created) until it answers or its time is over. */
+import { delay } from '../common/delay.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { classify } from '../errors/classify.ts'
@@ -27,9 +28,7 @@ export async function untilAnswered<T>(
       const waitedMs = clock.monotonic() - started
       if (waitedMs >= timeoutMs) throw error
       if (attempt > 3) logger.info({ waitedMs, code: error.code, error: error.message }, `waiting: ${what}`)
-      await new Promise<void>((resolve) => {
-        timers.after(Math.min(1_000, 50 * 2 ** Math.min(attempt, 5)), resolve)
-      })
+      await delay(timers, Math.min(1_000, 50 * 2 ** Math.min(attempt, 5)))
     }
   }
 }

@@ -2,6 +2,7 @@
  * Writes memtables and checkpoints. The checkpoint is the changelog's last stable offset, read between two transactions: everything of ours below it is
  * committed and merged, so the file is never ahead of the changelog (X2). It may lag; replay converges.
  */
+import { delay } from '../common/delay.ts'
 import { partitionName } from '../common/topic-partition.ts'
 import { CorruptedStoreError } from '../errors/errors.ts'
 import { changelogTopic } from '../topology/internal-topics.ts'
@@ -39,9 +40,7 @@ export async function flushCheckpoint(
       const ends = (await broker.admin.offsets(partitions)).map(({ highWatermark }) => highWatermark)
       const deadline = clock.monotonic() + DECIDED_WITHIN_MS
       while (stable.some((offset, index) => offset < (ends[index] ?? 0)) && clock.monotonic() < deadline) {
-        await new Promise<void>((resolve) => {
-          timers.after(10, resolve)
-        })
+        await delay(timers, 10)
         stable = await broker.admin.lastStableOffsets(partitions)
       }
     }

@@ -84,7 +84,7 @@ export class TaskLifecycle implements RebalanceListener {
         this.#events.push({ kind: 'failed', error: unknownTask(number, tasksTopic, layout.tasks.length) })
         continue
       }
-      const task = new AssignedTask(number, tasksTopic, subTopology, entry.partition, subTopology.inputs)
+      const task = new AssignedTask(number, tasksTopic, subTopology, entry.partition, entry.inputs)
       tasks.add(task)
       added.push(task)
     }

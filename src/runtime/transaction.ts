@@ -34,8 +34,8 @@ export const TRANSITIONS: Readonly<Record<TransactionState, readonly Transaction
   open: ['flushed', 'abort-only', 'fenced'],
   flushed: ['offsets-sent', 'abort-only', 'fenced'],
   'offsets-sent': ['idle', 'abort-only', 'unresolved', 'fenced'],
-  'abort-only': ['idle', 'unresolved', 'fenced'],
-  unresolved: ['idle', 'fenced'],
+  'abort-only': ['idle', 'fenced'],
+  unresolved: ['idle'],
   fenced: ['idle'],
 }
 
@@ -61,7 +61,6 @@ export class TransactionMachine {
   readonly #logger: Logger
   readonly #budgets: TransactionBudgets
   #state: TransactionState = 'idle'
-  #startedAt = 0
   #failure: BrokerError | undefined
 
   constructor(ring: ProducerRing, budgets: TransactionBudgets, clock: Clock, logger: Logger) {
@@ -73,11 +72,6 @@ export class TransactionMachine {
 
   get state(): TransactionState {
     return this.#state
-  }
-
-  /** Milliseconds since `begin`; 0 when none is open. */
-  get ageMs(): number {
-    return this.#state === 'idle' ? 0 : this.#clock.monotonic() - this.#startedAt
   }
 
   #transition(to: TransactionState): void {
@@ -102,7 +96,6 @@ export class TransactionMachine {
       await this.#ring.replaceCurrent(this.#budgets.replaceBudgetMs)
       return { kind: 'aborted', cause: { ...cause, replaceProducer: true }, error: failure }
     }
-    this.#startedAt = this.#clock.monotonic()
     this.#failure = undefined
     this.#transition('open')
     return undefined

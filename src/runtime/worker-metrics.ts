@@ -15,7 +15,6 @@ export class WorkerMetrics {
   late = 0
   skipped = 0
   deadLetters = 0
-  restores = 0
   /** Aborts by cause, for the log and the metrics. */
   readonly abortsByCause = new Map<string, number>()
   #rateAt: number

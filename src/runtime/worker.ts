@@ -4,17 +4,18 @@
  * Owns: start, end, and the order of everything in between: when to poll, when to commit, when to flush.
  * Does not own: what a commit is (commit-cycle), how a transaction ends (transaction), reading (input-reader), tasks that come and go (task-lifecycle),
  * how a record is processed (task).
- * Awaits of the loop, all of them: events, restore step, poll, begin, writable, commit, flush of state, yield between slices.
+ * Awaits of the loop, all of them: events, restore step, poll, begin, writable, commit or abort, flush of state, a turn for callbacks between slices.
  *
  * Invariants:
- *  W1. Nothing happens beside the loop but the preparation of tasks; everything else that comes from outside is an event.
+ *  W1. Beside the loop run only look-ups (the preparation of tasks, the description of the group); what they find is taken up by the loop.
  *  W2. Records of a partition are processed in offset order, each one once per epoch of its partition.
  *  W3. State is flushed only between transactions, with a checkpoint read there: it only ever lags (X2, DESIGN 4).
  *  W4. Idle means no transaction: one is begun when a record is processed or an offset moved.
  *  W5. Whatever ends the worker, everything it opened is closed (X10).
  */
-import type { BrokerRecord, GroupConsumer } from '../broker/port.ts'
+import type { BrokerAdmin, BrokerRecord, GroupConsumer } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
+import { delay } from '../common/delay.ts'
 import { partitionName } from '../common/topic-partition.ts'
 import { BrokerError, GIVEN_UP } from '../errors/broker-error.ts'
 import { asError, CorruptedStoreError } from '../errors/errors.ts'
@@ -73,6 +74,7 @@ export class Worker {
   #stopping: { readonly leave: boolean } | undefined
   /** True from leaving the group until joining it again. */
   #rejoining = false
+  #keepAliveMs = 0
   #isReady = false
   #becameReady: (() => void) | undefined
   /** Resolves when the first assignment is restored and running, or when the worker ended before. */
@@ -161,6 +163,7 @@ export class Worker {
       logger,
       timeoutMs: TASK_TABLE_TIMEOUT_MS,
     })
+    this.#keepAliveMs = await keepAliveMs(broker.admin, settings.offsetKeepAliveMs)
     // Before joining: it aborts at once what a dead predecessor of this slot left open, so nobody waits for it.
     await this.#ring.open(settings.taskTimeoutMs)
     const consumer = await broker.connectConsumer({
@@ -285,17 +288,11 @@ export class Worker {
       if (full !== undefined && !(await cycle.commit(full))) return false
       if (index % SLICE_RECORDS === SLICE_RECORDS - 1 && clock.monotonic() - sliceStart > SLICE_MS) {
         if (cycle.ageMs >= settings.commitIntervalMs && this.#tasks.anyDirty && !(await cycle.commit('interval'))) return false
-        await this.#yield()
+        await delay(this.#options.timers, 0)
         sliceStart = clock.monotonic()
       }
     }
     return true
-  }
-
-  #yield(): Promise<void> {
-    return new Promise((resolve) => {
-      this.#options.timers.after(0, resolve)
-    })
   }
 
   /** Leaves and joins again, as the member that owns the fewest tasks, so that tasks without an owner get one. */
@@ -318,7 +315,7 @@ export class Worker {
 
   /** Offsets of topics the group does not subscribe to expire while it is alive (CLIENT-FACTS 26). */
   #keepOffsetsAlive(): void {
-    const oldest = this.#options.clock.monotonic() - this.#options.settings.offsetKeepAliveMs
+    const oldest = this.#options.clock.monotonic() - this.#keepAliveMs
     for (const { committed, committedAt, task } of this.#tasks.inputs()) {
       if (committed !== undefined && committedAt < oldest && task.phase === 'running') task.touched = true
     }
@@ -369,6 +366,9 @@ export class Worker {
       records: metrics.records,
       outputs: metrics.outputs,
       duplicates: metrics.duplicates,
+      late: metrics.late,
+      deadLetters: metrics.deadLetters,
+      skipped: metrics.skipped,
       lag: this.#parts?.reader.lag() ?? 0,
       commitP50Ms: metrics.commitMs(0.5),
       commitP99Ms: metrics.commitMs(0.99),
@@ -381,4 +381,10 @@ export class Worker {
       rssBytes,
     }
   }
+}
+
+/** A quarter of the broker's retention of offsets, if that is less than the option. */
+async function keepAliveMs(admin: BrokerAdmin, optionMs: number): Promise<number> {
+  const minutes = Number((await admin.brokerConfig()).get('offsets.retention.minutes'))
+  return minutes > 0 ? Math.min(optionMs, (minutes * 60_000) / 4) : optionMs
 }

@@ -8,7 +8,8 @@
  *  S1. Nothing of an open write-set reaches the memtable, a cache, a filter or the disk before `commit()`.
  *  S2. The disk is never ahead of the committed changelog (X2): only `flush` writes, and only what was committed before its checkpoint was read.
  *  S3. Reads see, newest first: write-set, memtable, clean cache, filter + disk.
- *  S4. Memory is bounded: `memoryBytes` counts write-set and memtable; the owner flushes or commits before the budget is exceeded.
+ *  S4. Damage met while reading or writing throws CorruptedStoreError; opening the task anew moves the file aside and starts it empty.
+ *  S5. Memory is bounded: `memoryBytes` counts write-set and memtable; the owner flushes or commits before the budget is exceeded.
  */
 
 import type { StoreSpec } from '../common/store-spec.ts'
@@ -50,7 +51,7 @@ export interface Origin {
   readonly offset: number
 }
 
-/** Verdict of `observe`. `original` of a duplicate is undefined unless origins are kept. */
+/** Verdict of `observe`. */
 export type DedupeVerdict = 'first' | 'duplicate'
 
 export interface DedupeStore extends StateStore {
@@ -95,7 +96,7 @@ export interface TaskState {
 export interface StateBackend {
   /**
    * Opens (or creates) the state of one task. Waits at most `lockTimeoutMs` for another process to let go.
-   * Throws StateLockedError (names the owner), StateDirectoryError (not writable), StoreMismatchError (format, hash, schema version or window changed).
+   * Throws StateLockedError (names the owner), StateDirectoryError (not writable), StoreMismatchError (format, hash or schema version changed).
    * A damaged file is moved aside and reported through `onQuarantine`; the store then starts empty.
    */
   open(taskId: string, specs: readonly StoreSpec[]): Promise<TaskState>

@@ -3,8 +3,8 @@ import type { HeaderList } from '../broker/port.ts'
 
 export interface Outbox {
   /**
-   * Queues one output record of the input record at hand. `partition` null: by the key's murmur2. Throws (a poisoned record) when the record does not
-   * fit its topic; nothing of the input record's outputs is then sent.
+   * Queues one output record of the input record at hand. `partition` null: by the key's murmur2. Throws when the record does not fit its topic:
+   * the input record then takes the error path, and none of its outputs is sent.
    */
   send(topic: string, partition: number | null, key: Buffer | null, value: Buffer | null, timestamp: number, headers: HeaderList): void
   /** Number of partitions of a sink topic. */

@@ -1,5 +1,5 @@
 /**
- * The fingerprint of a topology: what two workers compare before they share tasks.
+ * The fingerprint of a topology: names a version of it in `describe` and in the task table. What workers compare is the layout of their tasks (task-table).
  *
  * It covers each node's kind, settings and parents. It leaves out functions (no hash can compare code), ids and the names of stateless steps, and the order in which
  * the branches of one sub-topology were written: none of them changes what a task owns. The order of the sub-topologies stays in, because tasks are

@@ -1,6 +1,6 @@
 /** Names and settings of the topics millrace owns. One place, for describe(), the start-up check and the creation. */
 
-/** `prefix` is the application id; it defaults to the topology's name. */
+/** One partition per task: owning it means owning the task. */
 export function tasksTopic(applicationId: string): string {
   return `${applicationId}-tasks`
 }

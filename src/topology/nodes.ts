@@ -71,7 +71,7 @@ export type NodeFunctions =
 export interface SubTopology {
   readonly id: number
   readonly nodes: readonly TopologyNode[]
-  /** Input topics. All have the same number of partitions. */
+  /** Input topics. With state they must have the same number of partitions. */
   readonly inputs: readonly string[]
   readonly stores: readonly StoreSpec[]
 }

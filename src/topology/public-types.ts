@@ -131,7 +131,7 @@ export interface Sources {
    * @example const paid = stream(orders).filter((order) => order.type === 'paid')
    */
   stream<K, V>(this: void, topic: Topic<K, V>, options?: StreamOptions<K, V>): KStream<K, V>
-  /** Several topics as one stream; the value is their union. They must have the same number of partitions. */
+  /** Several topics as one stream; the value is their union. With state below them they must have the same number of partitions: equal keys must meet in one task. */
   // eslint-disable-next-line @typescript-eslint/no-explicit-any -- Topic<K, V> is invariant: only `any` accepts topics of every type and keeps each one's own for inference
   stream<const T extends readonly Topic<any, any>[]>(
     this: void,

@@ -210,11 +210,11 @@ export class ScriptedAdmin implements BrokerAdmin {
       return topic === undefined ? [] : [{ name, partitions: topic.partitions, replicationFactor: 1 }]
     })
   }
-  async createTopics(topics: readonly TopicToCreate[]): Promise<void> {
+  async createTopic(topic: TopicToCreate): Promise<void> {
     const failure = this.createFailures.shift()
     if (failure !== undefined) throw failure
-    this.created.push(...topics)
-    for (const { name, partitions, config } of topics) this.topics.set(name, { partitions, config })
+    this.created.push(topic)
+    this.topics.set(topic.name, { partitions: topic.partitions, config: topic.config })
   }
   async topicConfigs(names: readonly string[]): Promise<ReadonlyMap<string, ReadonlyMap<string, string>>> {
     return new Map(names.map((name) => [name, new Map(Object.entries(this.topics.get(name)?.config ?? {}))]))

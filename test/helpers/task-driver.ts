@@ -51,7 +51,11 @@ export class TaskDriver {
     })
   }
 
-  static async of(topology: Topology, limits: Readonly<Record<string, Partial<SinkLimits>>> = {}, maxOutputBytes = 1_000_000): Promise<TaskDriver> {
+  static async of(
+    topology: Topology,
+    limits: Readonly<Record<string, Partial<SinkLimits>>> = {},
+    maxOutputBytes = 1_000_000,
+  ): Promise<TaskDriver> {
     const clock = new ManualClock()
     const backend = createMemoryBackend({ owner: { slot: 's', pid: 1, host: 'h' }, timers: new InstantTimers(clock), clock })
     const state = await backend.open('0_0', compileTopology(topology).subTopologies[0]!.stores)

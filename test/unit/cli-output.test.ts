@@ -4,7 +4,7 @@ import { createLogger, prettyLine } from '../../src/cli/logger.ts'
 import { restoreText, statusText, totalsOf } from '../../src/cli/status-line.ts'
 import type { WorkerView } from '../../src/cli/supervisor.ts'
 import { terminalScreen } from '../../src/cli/terminal.ts'
-import type { WorkerStatus } from '../../src/metrics/status.ts'
+import { NO_COUNTS, type WorkerStatus } from '../../src/metrics/status.ts'
 
 const STATUS: WorkerStatus = {
   state: 'running',
@@ -12,6 +12,9 @@ const STATUS: WorkerStatus = {
   records: 5_000,
   outputs: 4_500,
   duplicates: 500,
+  late: 0,
+  deadLetters: 0,
+  skipped: 0,
   lag: 30,
   commitP50Ms: 4.04,
   commitP99Ms: 12.26,
@@ -22,7 +25,7 @@ const STATUS: WorkerStatus = {
   rssBytes: 100,
 }
 const RESTORE = { task: '0_2', store: 'dedupe', done: 1_200, total: 4_000, ratePerSecond: 600, etaMs: 4_700 }
-const NOTHING_BEFORE = { records: 0, outputs: 0, duplicates: 0, transactions: 0, aborts: 0 }
+const NOTHING_BEFORE = NO_COUNTS
 
 function worker(slot: number, status: Partial<WorkerStatus> | undefined): WorkerView {
   return {

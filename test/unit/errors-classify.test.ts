@@ -16,7 +16,22 @@ import {
   TopologyError,
 } from '../../src/errors/errors.ts'
 
-const OPERATIONS: readonly BrokerOperation[] = ['init', 'begin', 'produce', 'flush', 'sendOffsets', 'commit', 'abort', 'poll', 'committed', 'seek', 'read', 'admin', 'connect', 'close']
+const OPERATIONS: readonly BrokerOperation[] = [
+  'init',
+  'begin',
+  'produce',
+  'flush',
+  'sendOffsets',
+  'commit',
+  'abort',
+  'poll',
+  'committed',
+  'seek',
+  'read',
+  'admin',
+  'connect',
+  'close',
+]
 const PRODUCER = new Set<BrokerOperation>(['init', 'begin', 'produce', 'flush', 'sendOffsets', 'commit', 'abort'])
 const UNKNOWN = -12_345
 const on = (operation: BrokerOperation, code: number, flags: ConstructorParameters<typeof BrokerError>[3] = {}) =>
@@ -31,7 +46,66 @@ describe('the table', () => {
         const { reaction, replaceProducer } = on('commit', code)
         return `${code} ${reaction}${replaceProducer ? ', new producer' : ''}`
       })
-    expect(rows).toMatchInlineSnapshot()
+    expect(rows).toMatchInlineSnapshot(`
+      [
+        "-10002 abortable",
+        "-10001 retriable",
+        "-195 retriable",
+        "-193 retriable",
+        "-192 abortable",
+        "-190 poisoned",
+        "-188 poisoned",
+        "-187 retriable",
+        "-185 retriable",
+        "-180 retriable",
+        "-173 abortable, new producer",
+        "-172 abortable, new producer",
+        "-156 retriable",
+        "-152 abortable",
+        "-150 fenced, new producer",
+        "-147 abortable",
+        "-144 fenced, new producer",
+        "-140 config",
+        "1 config",
+        "3 poisoned",
+        "5 retriable",
+        "6 retriable",
+        "7 retriable",
+        "9 retriable",
+        "10 poisoned, new producer",
+        "12 fatal",
+        "13 retriable",
+        "14 retriable",
+        "15 retriable",
+        "16 retriable",
+        "17 config",
+        "18 poisoned, new producer",
+        "19 retriable",
+        "20 retriable",
+        "22 abortable",
+        "25 abortable",
+        "27 abortable",
+        "29 config",
+        "30 config",
+        "31 config",
+        "32 poisoned, new producer",
+        "45 abortable, new producer",
+        "47 fenced, new producer",
+        "48 abortable, new producer",
+        "49 abortable, new producer",
+        "50 config",
+        "51 retriable",
+        "52 retriable",
+        "53 config",
+        "56 retriable",
+        "58 config",
+        "67 abortable, new producer",
+        "82 fenced, new producer",
+        "87 poisoned, new producer",
+        "89 retriable",
+        "90 fenced, new producer",
+      ]
+    `)
   })
 
   test('every row has a reason in words', () => {
@@ -64,6 +138,13 @@ describe('the table', () => {
   ] as const)('%s answered with %i %o asks for: %s', (operation, code, flags, reaction) => {
     expect(on(operation, code, flags).reaction).toBe(reaction)
   })
+
+  test.each([2, 5, 6, 8, 41, 56, 60, 72, 74, 75, 78, 100])(
+    'code %i is what a broker says while leaders move: it is repeated, and never ends the worker',
+    (code) => {
+      for (const operation of ['admin', 'read', 'committed'] as const) expect(on(operation, code).reaction).toBe('retriable')
+    },
+  )
 })
 
 describe('flags', () => {

@@ -28,7 +28,10 @@ describe('orphan tasks', () => {
   })
 
   test('partitions of another topic own nothing', () => {
-    const other: GroupDescription = { stable: true, members: [{ memberId: 'm', instanceId: 'i', assigned: [{ topic: 'other', partition: 0 }] }] }
+    const other: GroupDescription = {
+      stable: true,
+      members: [{ memberId: 'm', instanceId: 'i', assigned: [{ topic: 'other', partition: 0 }] }],
+    }
     expect(orphanTasks(other, TOPIC, 1)).toEqual([0])
   })
 })
@@ -53,7 +56,16 @@ describe('the watch', () => {
     const clock = new ManualClock()
     const admin = new ScriptedAdmin()
     admin.groups.push(...groups)
-    const watch = new GroupWatch({ admin, groupId: 'app', instanceId, tasksTopic: TOPIC, tasks: 4, intervalMs: 30_000, clock, logger: silentLogger })
+    const watch = new GroupWatch({
+      admin,
+      groupId: 'app',
+      instanceId,
+      tasksTopic: TOPIC,
+      tasks: 4,
+      intervalMs: 30_000,
+      clock,
+      logger: silentLogger,
+    })
     /** One turn of the loop, then time for the coordinator's answer, then the turn that sees it. */
     const look = async (rebalances = 1) => {
       const first = watch.look(rebalances)

@@ -6,7 +6,13 @@ import { ManualClock } from '../helpers/manual-time.ts'
 import { ScriptedAdmin } from '../helpers/scripted-broker.ts'
 
 const HOUR = 3_600_000
-const limits: SinkLimits = { partitions: 4, maxMessageBytes: 1_000, compacted: false, timestampBeforeMaxMs: 24 * HOUR, timestampAfterMaxMs: HOUR }
+const limits: SinkLimits = {
+  partitions: 4,
+  maxMessageBytes: 1_000,
+  compacted: false,
+  timestampBeforeMaxMs: 24 * HOUR,
+  timestampAfterMaxMs: HOUR,
+}
 const clock = new ManualClock()
 const now = clock.now()
 const check = (changed: Partial<SinkLimits> = {}) => new SinkCheck(new Map([['out', { ...limits, ...changed }]]), clock)
@@ -14,14 +20,26 @@ const KEY = Buffer.from('k')
 
 describe('what a sink accepts', () => {
   test.each<[string, (sink: SinkCheck) => unknown, RegExp]>([
-    ['a value above max.message.bytes', (sink) => sink.check('out', null, KEY, Buffer.alloc(1_000), now, []), /out has \d+ bytes, the topic's max\.message\.bytes is 1000/],
+    [
+      'a value above max.message.bytes',
+      (sink) => sink.check('out', null, KEY, Buffer.alloc(1_000), now, []),
+      /out has \d+ bytes, the topic's max\.message\.bytes is 1000/,
+    ],
     ['headers above it', (sink) => sink.check('out', null, KEY, null, now, [['h', Buffer.alloc(1_000)]]), /max\.message\.bytes/],
     ['a partition that is not there', (sink) => sink.check('out', 4, KEY, null, now, []), /chose 4 for out, which has partitions 0 to 3/],
     ['a negative partition', (sink) => sink.check('out', -1, KEY, null, now, []), /chose -1/],
     ['a partition that is no whole number', (sink) => sink.check('out', 1.5, KEY, null, now, []), /chose 1\.5/],
     ['a partition that is NaN', (sink) => sink.check('out', Number.NaN, KEY, null, now, []), /chose NaN/],
-    ['a time too far ahead', (sink) => sink.check('out', null, KEY, null, now + 2 * HOUR, []), /message\.timestamp\.after\.max\.ms \(3600000\) ahead/],
-    ['a time too far back', (sink) => sink.check('out', null, KEY, null, now - 25 * HOUR, []), /message\.timestamp\.before\.max\.ms \(86400000\) back/],
+    [
+      'a time too far ahead',
+      (sink) => sink.check('out', null, KEY, null, now + 2 * HOUR, []),
+      /message\.timestamp\.after\.max\.ms \(3600000\) ahead/,
+    ],
+    [
+      'a time too far back',
+      (sink) => sink.check('out', null, KEY, null, now - 25 * HOUR, []),
+      /message\.timestamp\.before\.max\.ms \(86400000\) back/,
+    ],
     ['a topic that was not declared', (sink) => sink.check('other', null, KEY, null, now, []), /topic other was not declared/],
   ])('refuses %s by name', (_name, act, message) => {
     expect(() => act(check())).toThrow(message)
@@ -52,8 +70,14 @@ describe('what a sink accepts', () => {
 describe('limits read at start', () => {
   test('come from the topics; a topic with the time of its broker has no bounds', async () => {
     const admin = new ScriptedAdmin()
-    admin.topics.set('a', { partitions: 3, config: { 'max.message.bytes': '5000', 'cleanup.policy': 'compact,delete', 'message.timestamp.after.max.ms': '1000' } })
-    admin.topics.set('b', { partitions: 1, config: { 'message.timestamp.type': 'LogAppendTime', 'message.timestamp.after.max.ms': '1000' } })
+    admin.topics.set('a', {
+      partitions: 3,
+      config: { 'max.message.bytes': '5000', 'cleanup.policy': 'compact,delete', 'message.timestamp.after.max.ms': '1000' },
+    })
+    admin.topics.set('b', {
+      partitions: 1,
+      config: { 'message.timestamp.type': 'LogAppendTime', 'message.timestamp.after.max.ms': '1000' },
+    })
     const read = await readSinkLimits(admin, ['a', 'b'])
     expect(read.get('a')).toMatchObject({ partitions: 3, maxMessageBytes: 5_000, compacted: true, timestampAfterMaxMs: 1_000 })
     expect(read.get('b')).toMatchObject({ compacted: false, timestampAfterMaxMs: Number.MAX_SAFE_INTEGER })

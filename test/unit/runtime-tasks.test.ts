@@ -21,7 +21,15 @@ const inPhase = (phase: TaskPhase): AssignedTask => {
 }
 
 describe('phases of a task', () => {
-  const allowed = new Set(['preparing restoring', 'preparing closed', 'restoring running', 'restoring preparing', 'restoring closed', 'running preparing', 'running closed'])
+  const allowed = new Set([
+    'preparing restoring',
+    'preparing closed',
+    'restoring running',
+    'restoring preparing',
+    'restoring closed',
+    'running preparing',
+    'running closed',
+  ])
   test.each(PHASES.flatMap((from) => PHASES.map((to) => [from, to] as const)))('%s to %s', (from, to) => {
     const made = inPhase(from)
     if (allowed.has(`${from} ${to}`)) {
@@ -73,7 +81,9 @@ describe('a task', () => {
   })
 
   test('X7: refuses a record before its state is there', () => {
-    expect(() => task().process({ topic: 'a', partition: 0, offset: 0, timestamp: 0, key: null, value: null, headers: [] })).toThrow('invariant A3')
+    expect(() => task().process({ topic: 'a', partition: 0, offset: 0, timestamp: 0, key: null, value: null, headers: [] })).toThrow(
+      'invariant A3',
+    )
   })
 })
 
@@ -133,15 +143,26 @@ describe('the metadata of a committed offset', () => {
   })
 
   test('stays far below the 4096 bytes that a broker accepts, with the longest names', () => {
-    const longest = { ...full, nonce: Buffer.alloc(16, 255).toString('base64url'), transactionalIdPrefix: `${'a'.repeat(150)}-${'h'.repeat(150)}-9999` }
+    const longest = {
+      ...full,
+      nonce: Buffer.alloc(16, 255).toString('base64url'),
+      transactionalIdPrefix: `${'a'.repeat(150)}-${'h'.repeat(150)}-9999`,
+    }
     expect(Buffer.byteLength(writeMetadata(longest))).toBeLessThan(1_024)
   })
 
-  test.each(['', 'reset by a person', '{}', '{"v":2,"n":"x"}', '{"v":1,', '{"v":1,"n":7,"t":1,"p":"x","r":1}', '{"v":1,"n":"x","t":"1","p":"x","r":1}', '[]', 'null'])(
-    'of somebody else is ignored: %j',
-    (text) => {
-      expect(readMetadata(text)).toBeUndefined()
-      expect(readNonce(text)).toBeUndefined()
-    },
-  )
+  test.each([
+    '',
+    'reset by a person',
+    '{}',
+    '{"v":2,"n":"x"}',
+    '{"v":1,',
+    '{"v":1,"n":7,"t":1,"p":"x","r":1}',
+    '{"v":1,"n":"x","t":"1","p":"x","r":1}',
+    '[]',
+    'null',
+  ])('of somebody else is ignored: %j', (text) => {
+    expect(readMetadata(text)).toBeUndefined()
+    expect(readNonce(text)).toBeUndefined()
+  })
 })

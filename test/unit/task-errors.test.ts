@@ -1,14 +1,15 @@
 /** A record that fails (X6, task K1-K3): nothing of it stays, and the policy decides. */
 import { describe, expect, test } from 'vitest'
 import { PoisonedRecordError } from '../../src/errors/errors.ts'
-import { json, string } from '../../src/serde/index.ts'
+import { string } from '../../src/serde/index.ts'
 import { deadLetters, topic, topology, type Failure, type OnError, type Sources } from '../../src/topology/index.ts'
 import { record } from '../helpers/scripted-broker.ts'
 import { TaskDriver, type Sent } from '../helpers/task-driver.ts'
+import { jsonOf } from '../helpers/codecs.ts'
 
-const input = topic('in', { key: string(), value: json<{ id: string; bad?: boolean }>() })
-const out = topic('out', { key: string(), value: json<{ id: string; bad?: boolean }>() })
-const first = topic('first', { key: string(), value: json<{ id: string; bad?: boolean }>() })
+const input = topic('in', { key: string(), value: jsonOf<{ id: string; bad?: boolean }>() })
+const out = topic('out', { key: string(), value: jsonOf<{ id: string; bad?: boolean }>() })
+const first = topic('first', { key: string(), value: jsonOf<{ id: string; bad?: boolean }>() })
 const failed = deadLetters('failed')
 const value = (id: string, bad = false): string => JSON.stringify({ id, bad })
 
@@ -205,9 +206,7 @@ describe('policies', () => {
   })
 
   test("a source's own policy wins over the topology's", async () => {
-    const driver = await TaskDriver.of(
-      topology('app', { onError: 'fail' }, ({ stream }) => stream(input, { onError: 'skip' }).to(out)),
-    )
+    const driver = await TaskDriver.of(topology('app', { onError: 'fail' }, ({ stream }) => stream(input, { onError: 'skip' }).to(out)))
     expect(driver.run(record('in', 0, 'k', 'no json'))).toEqual([])
   })
 
@@ -233,7 +232,13 @@ describe('policies', () => {
     expect(driver.outbox.count).toBe(0)
   })
 
-  test.each([undefined, null, 'retry', {}, Promise.resolve('skip')])('a function that answers %j stops with what it may answer', async (answer) => {
+  test.each([
+    ['nothing', undefined],
+    ['null', null],
+    ['another word', 'retry'],
+    ['an object without `to`', {}],
+    ['a promise', Promise.resolve('skip')],
+  ])('a function that answers %s stops with what it may answer', async (_name, answer) => {
     const driver = await half((() => answer) as never)
     let thrown: unknown
     try {
@@ -251,18 +256,29 @@ describe('policies', () => {
   })
 
   test('a dead letter that does not fit its topic stops, with both reasons', async () => {
-    const driver = await TaskDriver.of(topology('app', { onError: { to: failed } }, ({ stream }) => stream(input).to(out)), { failed: { maxMessageBytes: 200 } })
-    expect(() => driver.run(record('in', 0, 'k', `no json ${'x'.repeat(300)}`))).toThrow(/dead letter does not fit failed: .*max\.message\.bytes is 200/)
+    const driver = await TaskDriver.of(
+      topology('app', { onError: { to: failed } }, ({ stream }) => stream(input).to(out)),
+      { failed: { maxMessageBytes: 200 } },
+    )
+    expect(() => driver.run(record('in', 0, 'k', `no json ${'x'.repeat(300)}`))).toThrow(
+      /dead letter does not fit failed: .*max\.message\.bytes is 200/,
+    )
   })
 
   test('an output that its sink refuses takes the error path of the record', async () => {
-    const driver = await TaskDriver.of(topology('app', { onError: { to: failed } }, ({ stream }) => stream(input).to(out)), { out: { maxMessageBytes: 200 } })
+    const driver = await TaskDriver.of(
+      topology('app', { onError: { to: failed } }, ({ stream }) => stream(input).to(out)),
+      { out: { maxMessageBytes: 200 } },
+    )
     expect(topics(driver.run(record('in', 0, 'k', value('x'.repeat(300)))))).toEqual(['failed'])
   })
 
   test('a record dated too far ahead for the sinks can still become a dead letter', async () => {
     const bounds = { timestampAfterMaxMs: 3_600_000 }
-    const driver = await TaskDriver.of(topology('app', { onError: { to: failed } }, ({ stream }) => stream(input).to(out)), { out: bounds, failed: bounds })
+    const driver = await TaskDriver.of(
+      topology('app', { onError: { to: failed } }, ({ stream }) => stream(input).to(out)),
+      { out: bounds, failed: bounds },
+    )
     const ahead = driver.clock.now() + 30 * 86_400_000
     const sent = driver.run(record('in', 0, 'k', value('a'), { timestamp: ahead }))
     expect(topics(sent)).toEqual(['failed'])

@@ -1,15 +1,23 @@
 /** One record through the steps of a task: what goes out, what is inherited, what is restored for siblings (CASES G5). */
 import { describe, expect, test } from 'vitest'
-import { bytes, json, nullable, string } from '../../src/serde/index.ts'
+import { bytes, nullable, string } from '../../src/serde/index.ts'
 import { topic, topology, type Sources } from '../../src/topology/index.ts'
 import { record } from '../helpers/scripted-broker.ts'
 import { TaskDriver } from '../helpers/task-driver.ts'
+import { jsonOf } from '../helpers/codecs.ts'
 
-const numbers = topic('in', { key: string(), value: json<number>() })
-const out = topic('out', { key: string(), value: json<number>() })
-const other = topic('other', { key: string(), value: json<number>() })
+const numbers = topic('in', { key: string(), value: jsonOf<number>() })
+const out = topic('out', { key: string(), value: jsonOf<number>() })
+const other = topic('other', { key: string(), value: jsonOf<number>() })
 const app = (use: (sources: Sources) => void) => TaskDriver.of(topology('app', use))
-const withHeaders = record('in', 3, 'k', '5', { timestamp: 1_700_000_000_500, headers: [['a', Buffer.from('1')], ['a', Buffer.from('2')], ['none', null]] })
+const withHeaders = record('in', 3, 'k', '5', {
+  timestamp: 1_700_000_000_500,
+  headers: [
+    ['a', Buffer.from('1')],
+    ['a', Buffer.from('2')],
+    ['none', null],
+  ],
+})
 
 describe('G5: pass-through', () => {
   test('key, value, timestamp and headers go on as they came, with the very same key bytes and header list', async () => {
@@ -29,8 +37,8 @@ describe('G5: pass-through', () => {
   })
 
   test('bytes that are no canonical encoding of the key still pass through, where the key was not changed', async () => {
-    const loose = topic('in', { key: json<{ n: number }>(), value: json<number>() })
-    const sink = topic('out', { key: json<{ n: number }>(), value: json<number>() })
+    const loose = topic('in', { key: jsonOf<{ n: number }>(), value: jsonOf<number>() })
+    const sink = topic('out', { key: jsonOf<{ n: number }>(), value: jsonOf<number>() })
     const driver = await TaskDriver.of(topology('app', ({ stream }) => stream(loose).to(sink)))
     // An object may have been changed in place, so it is encoded anew; a text cannot.
     expect(driver.run(record('in', 0, '{ "n": 1 }', '1'))[0]!.key).toBe('{"n":1}')
@@ -41,7 +49,12 @@ describe('map', () => {
   test('changes key, value, timestamp and headers', async () => {
     const driver = await app(({ stream }) =>
       stream(numbers)
-        .map((value, { key, headers }) => ({ key: `${key}!`, value: value + 1, timestamp: 77, headers: headers.without('a').with('b', 'x') }))
+        .map((value, { key, headers }) => ({
+          key: `${key}!`,
+          value: value + 1,
+          timestamp: 77,
+          headers: headers.without('a').with('b', 'x'),
+        }))
         .to(out),
     )
     expect(driver.run(withHeaders)).toEqual([
@@ -92,22 +105,37 @@ describe('map', () => {
   })
 
   test.each([
-    ['a promise', () => Promise.resolve({ key: 'k', value: 1 }), 'map must return { key, value }, not a promise (callbacks here are synchronous)'],
+    [
+      'a promise',
+      () => Promise.resolve({ key: 'k', value: 1 }),
+      'map must return { key, value }, not a promise (callbacks here are synchronous)',
+    ],
     ['null', () => null, 'map must return { key, value }, not null'],
     ['a bare value', () => 5, 'map must return { key, value }, not number 5'],
     ['half of it', () => ({ value: 1 }), 'map must return { key, value }, not an object without them'],
   ])('a map that returns %s fails with what it must return', async (_name, map, message) => {
-    const driver = await app(({ stream }) => stream(numbers).map(map as never).to(out as never))
+    const driver = await app(({ stream }) =>
+      stream(numbers)
+        .map(map as never)
+        .to(out as never),
+    )
     expect(() => driver.run(withHeaders)).toThrow(message)
   })
 
-  test.each([Number.NaN, -5, 1.5, Infinity, '2024-01-01', null])('a map that returns the timestamp %j takes the error path', async (timestamp) => {
-    const driver = await TaskDriver.of(
-      topology('app', { onError: 'skip' }, ({ stream }) => stream(numbers).map((value) => ({ key: 'k', value, timestamp: timestamp as number })).to(out)),
-    )
-    expect(driver.run(withHeaders)).toEqual([])
-    expect(driver.failures).toMatchObject([{ reaction: 'skip', failure: { node: 'map' } }])
-  })
+  test.each([Number.NaN, -5, 1.5, Infinity, '2024-01-01', null])(
+    'a map that returns the timestamp %s takes the error path',
+    async (timestamp) => {
+      const driver = await TaskDriver.of(
+        topology('app', { onError: 'skip' }, ({ stream }) =>
+          stream(numbers)
+            .map((value) => ({ key: 'k', value, timestamp: timestamp as number }))
+            .to(out),
+        ),
+      )
+      expect(driver.run(withHeaders)).toEqual([])
+      expect(driver.failures).toMatchObject([{ reaction: 'skip', failure: { node: 'map' } }])
+    },
+  )
 })
 
 describe('other steps', () => {
@@ -122,7 +150,11 @@ describe('other steps', () => {
   })
 
   test('a predicate that is truthy but not a boolean is an error, never a guess', async () => {
-    const driver = await app(({ stream }) => stream(numbers).filter((() => 'yes') as never).to(out))
+    const driver = await app(({ stream }) =>
+      stream(numbers)
+        .filter((() => 'yes') as never)
+        .to(out),
+    )
     expect(() => driver.run(withHeaders)).toThrow('a filter predicate must return true or false, not string')
   })
 
@@ -138,15 +170,15 @@ describe('other steps', () => {
   })
 
   test('the partition function gets the number of partitions of its sink, and its answer is checked', async () => {
-    const driver = await app(({ stream }) => stream(numbers).to(out, { partition: (value, _record, partitions) => (value === 5 ? partitions - 1 : partitions) }))
+    const driver = await app(({ stream }) =>
+      stream(numbers).to(out, { partition: (value, _record, partitions) => (value === 5 ? partitions - 1 : partitions) }),
+    )
     expect(driver.run(withHeaders)).toMatchObject([{ partition: 3 }])
     expect(() => driver.run(record('in', 4, 'k', '6'))).toThrow('the partition function chose 4 for out, which has partitions 0 to 3')
   })
 
   test('the source timestamp is the event time below it, and a wrong one takes the error path', async () => {
-    const driver = await TaskDriver.of(
-      topology('app', ({ stream }) => stream(numbers, { timestamp: (value) => value * 1_000 }).to(out)),
-    )
+    const driver = await TaskDriver.of(topology('app', ({ stream }) => stream(numbers, { timestamp: (value) => value * 1_000 }).to(out)))
     expect(driver.run(record('in', 0, 'k', '5'))).toMatchObject([{ timestamp: 5_000 }])
     expect(driver.task.streamTimeOf('in')).toBe(5_000)
     expect(() => driver.run(record('in', 1, 'k', '0.0001'))).toThrow("the source's timestamp function returned 0.1")

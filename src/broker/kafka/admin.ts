@@ -14,6 +14,7 @@ import { ConsumerGroupStates, IsolationLevel, native, OffsetSpec, type NativeAdm
 const { ConfigResourceTypes, Kafka, logLevel } = kafkajs
 
 const UNKNOWN_TOPIC_OR_PARTITION = 3
+const FENCED_LEADER_EPOCH = 74
 
 export class KafkaAdmin implements BrokerAdmin {
   readonly #settings: ConnectionSettings
@@ -27,6 +28,11 @@ export class KafkaAdmin implements BrokerAdmin {
   get #client(): NativeAdmin {
     this.#native ??= native.AdminClient.create(baseConfig(this.#settings))
     return this.#native
+  }
+
+  #renew(): void {
+    this.#native?.disconnect()
+    this.#native = undefined
   }
 
   #lookUps(): Promise<Admin> {
@@ -46,16 +52,14 @@ export class KafkaAdmin implements BrokerAdmin {
     return describe(answers)
   }
 
-  async createTopics(topics: readonly TopicToCreate[]): Promise<void> {
-    for (const { name, partitions, replicationFactor, config } of topics) {
-      await call('admin', (done) => {
-        this.#client.createTopic(
-          { topic: name, num_partitions: partitions, replication_factor: replicationFactor, config: { ...config } },
-          this.#settings.connectTimeoutMs,
-          done,
-        )
-      })
-    }
+  async createTopic({ name, partitions, replicationFactor, config }: TopicToCreate): Promise<void> {
+    await call('admin', (done) => {
+      this.#client.createTopic(
+        { topic: name, num_partitions: partitions, replication_factor: replicationFactor, config: { ...config } },
+        this.#settings.connectTimeoutMs,
+        done,
+      )
+    })
   }
 
   async topicConfigs(names: readonly string[]): Promise<ReadonlyMap<string, ReadonlyMap<string, string>>> {
@@ -116,6 +120,7 @@ export class KafkaAdmin implements BrokerAdmin {
       const answer = byName.get(`${topic}/${partition}`)
       if (answer === undefined)
         throw new BrokerError('admin', UNKNOWN_TOPIC_OR_PARTITION, `no offset was returned for ${topic}[${partition}]`)
+      if (answer.error?.code === FENCED_LEADER_EPOCH) this.#renew()
       if (answer.error) throw new BrokerError('admin', answer.error.code, `offsets of ${topic}[${partition}]: ${answer.error.message}`)
       return answer.offset
     })
@@ -139,8 +144,7 @@ export class KafkaAdmin implements BrokerAdmin {
   }
 
   async close(): Promise<void> {
-    this.#native?.disconnect()
-    this.#native = undefined
+    this.#renew()
     const look = this.#look
     this.#look = undefined
     if (look !== undefined) {

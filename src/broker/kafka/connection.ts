@@ -8,6 +8,7 @@ export interface ConnectionSettings {
   readonly brokers: readonly string[]
   readonly clientId: string
   readonly connectTimeoutMs: number
+  readonly metadataRefreshMs: number
   readonly logger: Logger
   /** Settings of the client that the user passed through (TLS, SASL, tuning), already checked by the configuration. */
   readonly client: Readonly<Record<string, string | number | boolean>>
@@ -20,7 +21,7 @@ export function baseConfig(settings: ConnectionSettings): NativeConfig {
     'socket.nagle.disable': true,
     'socket.keepalive.enable': true,
     // A grown task topic is noticed at this interval (CLIENT-FACTS 32; the client's default is 5 minutes).
-    'topic.metadata.refresh.interval.ms': 30_000,
+    'topic.metadata.refresh.interval.ms': settings.metadataRefreshMs,
     'reconnect.backoff.max.ms': 2_000,
     ...settings.client,
   }

@@ -41,7 +41,12 @@ class KafkaGroupConsumer implements GroupConsumer {
     this.#settings = settings
     this.#client = new native.KafkaConsumer(
       {
-        ...baseConfig(settings),
+        // The default of one second stalls after a full queue (CLIENT-FACTS 10).
+        'fetch.queue.backoff.ms': 10,
+        'fetch.wait.max.ms': 100,
+        'queued.min.messages': 20_000,
+        'queued.max.messages.kbytes': 32_768,
+        ...baseConfig(settings), // the user's tuning wins over ours, what the promises need wins over both
         'group.id': options.groupId,
         'group.instance.id': options.groupInstanceId,
         'session.timeout.ms': options.sessionTimeoutMs,
@@ -52,11 +57,6 @@ class KafkaGroupConsumer implements GroupConsumer {
         'enable.auto.offset.store': false,
         'isolation.level': 'read_committed',
         'enable.partition.eof': true,
-        // The default of one second stalls after a full queue (CLIENT-FACTS 10).
-        'fetch.queue.backoff.ms': 10,
-        'fetch.wait.max.ms': 100,
-        'queued.min.messages': 20_000,
-        'queued.max.messages.kbytes': 32_768,
         rebalance_cb: (error: { code: number } | undefined, partitions: NativePosition[]) => {
           this.#rebalance(error?.code ?? 0, partitions)
         },

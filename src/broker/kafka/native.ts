@@ -117,9 +117,6 @@ interface NativeModule {
   KafkaConsumer: new (config: NativeConfig, topicConfig: NativeConfig) => NativeConsumer
   Producer: new (config: NativeConfig, topicConfig: NativeConfig) => NativeProducer
   AdminClient: { create(config: NativeConfig): NativeAdmin }
-  CODES: { ERRORS: Record<string, number> }
-  OffsetSpec?: unknown
-  IsolationLevel?: unknown
 }
 
 const load = createRequire(import.meta.url)

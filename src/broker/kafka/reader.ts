@@ -26,6 +26,10 @@ class KafkaChangelogReader implements ChangelogReader {
     this.#settings = settings
     this.#client = new native.KafkaConsumer(
       {
+        'fetch.queue.backoff.ms': 10,
+        'fetch.wait.max.ms': 50,
+        'queued.max.messages.kbytes': 65_536,
+        'fetch.message.max.bytes': 4_194_304,
         ...baseConfig(settings),
         // The client wants a group id; nothing joins or commits under it.
         'group.id': `${settings.clientId}-reader`,
@@ -33,10 +37,6 @@ class KafkaChangelogReader implements ChangelogReader {
         'enable.auto.offset.store': false,
         'isolation.level': 'read_committed',
         'enable.partition.eof': true,
-        'fetch.queue.backoff.ms': 10,
-        'fetch.wait.max.ms': 50,
-        'queued.max.messages.kbytes': 65_536,
-        'fetch.message.max.bytes': 4_194_304,
       },
       { 'auto.offset.reset': 'error' },
     )
