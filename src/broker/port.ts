@@ -180,10 +180,19 @@ export interface GroupConsumerOptions {
   readonly maxPollIntervalMs: number
 }
 
+export interface ProducerOptions {
+  readonly transactionalId: string
+  readonly transactionTimeoutMs: number
+  /** Largest record the client lets through; what a topic accepts is checked by the caller. */
+  readonly maxMessageBytes: number
+  /** Largest batch: a topic refuses a batch above its own limit, whatever the size of the records in it. */
+  readonly batchBytes: number
+}
+
 /** The door to one cluster. Nothing connects before a method is called. */
 export interface Broker {
   connectConsumer(options: GroupConsumerOptions): Promise<GroupConsumer>
-  connectProducer(options: { readonly transactionalId: string; readonly transactionTimeoutMs: number }): Promise<TransactionalProducer>
+  connectProducer(options: ProducerOptions): Promise<TransactionalProducer>
   /** A producer without transactions, for the task table alone. */
   writeRecord(topic: string, partition: number, key: Buffer, value: Buffer, timeoutMs: number): Promise<void>
   connectReader(): Promise<ChangelogReader>

@@ -53,7 +53,7 @@ export interface Config {
   /** How long errors that may pass are retried. Default 5 min. */
   readonly taskTimeout?: Duration
 
-  /** For each task. Default 32 MiB. */
+  /** For each task. Default 8 MiB. */
   readonly memtableBytes?: ByteSize
   /** For each task. Default 10,000. */
   readonly cacheEntries?: number

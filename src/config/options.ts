@@ -381,7 +381,7 @@ export const OPTIONS: { readonly [K in OptionKey]: Option<OptionValues[K]> } = {
     doc: 'How long errors that may pass (no broker, no leader) are retried before the worker stops.',
   }),
 
-  memtableBytes: size('32MiB', '4KiB', '4GiB', {
+  memtableBytes: size('8MiB', '4KiB', '4GiB', {
     name: 'memtableBytes',
     group: 'state',
     doc: 'Committed changes of one task that wait in memory; above it they are written to disk.',

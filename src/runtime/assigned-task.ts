@@ -37,7 +37,7 @@ export interface InputPartition {
   next: number
   /** Epoch guard: records of polls before this one are stale (they were fetched before an assignment or a rewind). */
   validFromPoll: number
-  /** Monotonic time of the last commit, for the keep-alive. */
+  /** Wall clock of the last commit, ms, whoever made it; for the keep-alive. */
   committedAt: number
 }
 
@@ -90,7 +90,10 @@ export class AssignedTask {
 
   /** True when the open transaction carries something of this task: a record was processed or an offset moved. */
   get dirty(): boolean {
-    return this.#phase === 'running' && (this.touched || this.inputs.some(({ committed, next }) => next !== (committed ?? next)))
+    return (
+      this.#phase === 'running' &&
+      (this.touched || this.inputs.some(({ committed, next, start }) => next !== committed && (committed !== undefined || next !== start)))
+    )
   }
 
   /** Set by the loop when a record was processed or its offset must be committed anew. */

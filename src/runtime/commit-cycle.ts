@@ -22,6 +22,7 @@ import type { InputReader } from './input-reader.ts'
 import { writeMetadata } from './offset-metadata.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
 import type { RecordOutbox } from './record-outbox.ts'
+import { PROGRESS, progressKey } from './task-table.ts'
 import type { Outcome, TransactionMachine } from './transaction.ts'
 import type { WorkerMetrics } from './worker-metrics.ts'
 import type { CommitReason, WorkerOptions } from './worker-options.ts'
@@ -39,6 +40,8 @@ export interface CommitCycleOptions extends Pick<WorkerOptions, 'settings' | 'cl
   readonly outbox: RecordOutbox
   readonly metrics: WorkerMetrics
   readonly transactionalIdPrefix: string
+  /** The task topic. */
+  readonly progressTopic: string
   /** The outcome could not be found out: state and positions of these tasks must come from the broker again. */
   readonly restart: (tasks: readonly AssignedTask[], reason: string) => void
 }
@@ -49,7 +52,9 @@ export class CommitCycle {
   #bytes = 0
   #outputs = 0
   #startedAt = 0
+  #restUntil = 0
   #abortsInARow = 0
+  #abortingSince = 0
   #refusalsInARow = 0
   #fencedAt = Number.NEGATIVE_INFINITY
 
@@ -64,6 +69,14 @@ export class CommitCycle {
   /** Milliseconds since the open transaction began; 0 when none is open. */
   get ageMs(): number {
     return this.isOpen ? this.#options.clock.monotonic() - this.#startedAt : 0
+  }
+
+  /**
+   * Milliseconds until a drained input alone is reason enough to commit. Commits that follow each other leave as much time between them as the last one
+   * took, up to the commit interval: an idle worker commits at once, a busy broker gets fewer and larger transactions instead of a queue of small ones.
+   */
+  get restMs(): number {
+    return Math.max(0, this.#restUntil - this.#options.clock.monotonic())
   }
 
   /** Why the open transaction should be committed before it takes another record, if it should. */
@@ -131,7 +144,7 @@ export class CommitCycle {
 
   /** Commits what the dirty tasks did. True when it is committed (or there was nothing to commit); false when it was dropped and rewound. */
   async commit(reason: CommitReason): Promise<boolean> {
-    const { machine, tasks, clock, random, consumer, reader, listener, metrics } = this.#options
+    const { machine, settings, tasks, clock, random, consumer, reader, listener, metrics } = this.#options
     const dirty = tasks.dirty()
     if (dirty.length === 0) {
       invariant(!this.isOpen, 'T2', { state: machine.state })
@@ -142,7 +155,10 @@ export class CommitCycle {
     const nonce = random.bytes(16)
     const nonceText = nonce.toString('base64url')
     try {
-      for (const task of dirty) await this.#writeChangelogs(task, nonce)
+      for (const task of dirty) {
+        await this.#writeChangelogs(task, nonce)
+        await this.#recordFirstProgress(task)
+      }
     } catch (error) {
       return this.#refused(error)
     }
@@ -150,6 +166,7 @@ export class CommitCycle {
     const outcome = await machine.commit(consumer, offsets, nonceText, () => reader.stillOwns(dirty))
     const event = { records: this.#records, bytes: this.#bytes, durationMs: clock.monotonic() - startedAt, reason }
     if (!(await this.#settle(outcome, offsets, nonceText))) return false
+    this.#restUntil = clock.monotonic() + Math.min(event.durationMs, settings.commitIntervalMs)
     metrics.committed(event.durationMs)
     listener.commit(event)
     return true
@@ -170,8 +187,15 @@ export class CommitCycle {
     }
   }
 
+  /** The first offsets of a task go together with a note that there are some: should they expire, nobody starts from the beginning unawares (DESIGN 3). */
+  async #recordFirstProgress(task: AssignedTask): Promise<void> {
+    if (task.inputs.every(({ committed }) => committed !== undefined)) return
+    const { machine, clock, progressTopic } = this.#options
+    while (!machine.produce(progressTopic, 0, progressKey(task.name), PROGRESS, clock.now(), [])) await machine.writable()
+  }
+
   #offsetsOf(dirty: readonly AssignedTask[], nonce: string): OffsetToCommit[] {
-    const { settings, transactionalIdPrefix } = this.#options
+    const { settings, transactionalIdPrefix, clock } = this.#options
     return dirty.flatMap((task) =>
       task.inputs.map(({ topic, partition, next }) => ({
         topic,
@@ -182,6 +206,7 @@ export class CommitCycle {
           streamTime: task.task?.streamTimeOf(topic) ?? -1,
           transactionalIdPrefix,
           ringSize: settings.producerRingSize,
+          committedAt: clock.now(),
         }),
       })),
     )
@@ -208,7 +233,7 @@ export class CommitCycle {
 
   #merge(): void {
     const { tasks, clock, metrics } = this.#options
-    const now = clock.monotonic()
+    const now = clock.now()
     for (const task of tasks.dirty()) {
       const committed = task.commit(now)
       metrics.records += committed.records
@@ -230,8 +255,19 @@ export class CommitCycle {
   }
 
   #countAbort({ cause, error }: Extract<Outcome, { kind: 'aborted' }>): void {
-    const { metrics, logger } = this.#options
-    this.#abortsInARow++
+    const { metrics, logger, clock, settings } = this.#options
+    const now = clock.monotonic()
+    if (this.#abortsInARow++ === 0) this.#abortingSince = now
+    if (now - this.#abortingSince > settings.taskTimeoutMs) {
+      throw new FatalError(
+        `nothing could be committed for ${settings.taskTimeoutMs} ms (option taskTimeout): ${error.message}: ${cause.reason}`,
+        {
+          code: 'no-progress',
+          remedy: 'Check the brokers and the group; nothing was lost, the next start goes on from the last commit.',
+          cause: error,
+        },
+      )
+    }
     metrics.aborted(`${error.operation}:${error.code}`)
     logger.warn(
       { operation: error.operation, code: error.code, reaction: cause.reaction, records: this.#records },

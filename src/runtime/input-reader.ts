@@ -55,7 +55,7 @@ export class InputReader {
       const { reaction, reason } = classify(error)
       if (reaction === 'fenced') throw this.slotTaken(error)
       if (error.code === OFFSET_OUT_OF_RANGE || error.code === AUTO_OFFSET_RESET) throw this.#positionRefused(error)
-      if (reaction === 'config')
+      if (reaction === 'config' || reaction === 'poisoned')
         throw new ConfigError(`reading is not possible: ${error.message}: ${reason}`, { code: 'reading-refused', cause: error })
       if (reaction === 'fatal') throw new FatalError(`the consumer failed: ${error.message}`, { code: 'consumer-failed', cause: error })
       this.#options.logger.warn({ code: error.code, error: error.message }, `poll failed: ${reason}`)

@@ -53,24 +53,55 @@ export async function layOutTasks(admin: BrokerAdmin, plan: TopologyPlan): Promi
   return { tasks, partitions }
 }
 
-export function internalTopics(
-  plan: TopologyPlan,
-  applicationId: string,
-  layout: TaskLayout,
-  replicationFactor: number,
-): readonly TopicToCreate[] {
+export interface InternalTopics {
+  readonly tasks: TopicToCreate
+  readonly changelogs: readonly (TopicToCreate & { readonly subTopology: number })[]
+}
+
+export function internalTopics(plan: TopologyPlan, applicationId: string, layout: TaskLayout, replicationFactor: number): InternalTopics {
   const changelogs = plan.subTopologies.flatMap((sub, index) =>
     sub.stores.map((store) => ({
+      subTopology: sub.id,
       name: changelogTopic(applicationId, store.name),
       partitions: layout.partitions[index] ?? 1,
       replicationFactor,
       config: CHANGELOG_TOPIC_CONFIG,
     })),
   )
-  return [
-    { name: tasksTopic(applicationId), partitions: layout.tasks.length, replicationFactor, config: TASKS_TOPIC_CONFIG },
-    ...changelogs,
-  ]
+  const tasks = { name: tasksTopic(applicationId), partitions: layout.tasks.length, replicationFactor, config: TASKS_TOPIC_CONFIG }
+  const internal = new Set([tasks.name, ...changelogs.map(({ name }) => name)])
+  const clash = [...plan.subTopologies.flatMap(({ inputs }) => inputs), ...plan.sinks].find((name) => internal.has(name))
+  if (clash !== undefined) {
+    throw new ConfigError(
+      `topic ${clash} is read or written by the topology, but under applicationId ${applicationId} it is an internal topic`,
+      {
+        code: 'internal-topic-name',
+        remedy: 'Choose another applicationId or another topic name.',
+      },
+    )
+  }
+  return { tasks, changelogs }
+}
+
+/**
+ * A changelog that is missing although its tasks have committed offsets was deleted: with a new, empty one every remembered id would pass again
+ * (CASES F52). `progress` has the names of tasks that ever committed.
+ */
+export async function refuseLostChangelogs(
+  admin: BrokerAdmin,
+  changelogs: InternalTopics['changelogs'],
+  progress: ReadonlySet<string>,
+): Promise<void> {
+  const present = new Set((await admin.describeTopics(changelogs.map(({ name }) => name))).map(({ name }) => name))
+  const lost = changelogs.filter(
+    ({ name, subTopology }) => !present.has(name) && [...progress].some((task) => task.startsWith(`${subTopology}_`)),
+  )
+  if (lost.length === 0) return
+  throw new ConfigError(`changelog ${lost.map(({ name }) => name).join(', ')} does not exist, but its tasks have committed offsets`, {
+    code: 'changelog-missing',
+    remedy:
+      'It was deleted: what its store remembered is gone. Restore the topic, or start under another applicationId, which begins anew; creating it empty would let every id pass again.',
+  })
 }
 
 /** Creates what is missing, checks what is there. Returns the names of those it created. */

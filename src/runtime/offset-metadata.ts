@@ -9,19 +9,23 @@ export interface OffsetMetadata {
   /** With the ring's size: names the ids a successor of a dead owner has to settle. Written from the first version on, so that it can be relied upon. */
   readonly transactionalIdPrefix: string
   readonly ringSize: number
+  /** Wall clock of the commit, ms: an offset that nobody commits again expires, also while its task moves from worker to worker. */
+  readonly committedAt: number
 }
 
-export function writeMetadata({ nonce, streamTime, transactionalIdPrefix, ringSize }: OffsetMetadata): string {
-  return JSON.stringify({ v: 1, n: nonce, t: streamTime, p: transactionalIdPrefix, r: ringSize })
+export function writeMetadata({ nonce, streamTime, transactionalIdPrefix, ringSize, committedAt }: OffsetMetadata): string {
+  return JSON.stringify({ v: 1, n: nonce, t: streamTime, p: transactionalIdPrefix, r: ringSize, c: committedAt })
 }
 
 /** Undefined for anything that this library did not write (for example after a manual offset reset by a tool). */
 export function readMetadata(text: string): OffsetMetadata | undefined {
   if (!text.startsWith('{"v":1,')) return undefined
   try {
-    const { n, t, p, r } = JSON.parse(text) as { n?: unknown; t?: unknown; p?: unknown; r?: unknown }
-    if (typeof n !== 'string' || typeof t !== 'number' || typeof p !== 'string' || typeof r !== 'number') return undefined
-    return { nonce: n, streamTime: t, transactionalIdPrefix: p, ringSize: r }
+    const { n, t, p, r, c } = JSON.parse(text) as Record<string, unknown>
+    if (typeof n !== 'string' || typeof t !== 'number' || typeof p !== 'string' || typeof r !== 'number' || typeof c !== 'number') {
+      return undefined
+    }
+    return { nonce: n, streamTime: t, transactionalIdPrefix: p, ringSize: r, committedAt: c }
   } catch {
     return undefined
   }

@@ -23,10 +23,17 @@ export interface ProducerRingOptions {
   readonly logger: Logger
 }
 
+/** Of the client: what the smallest and the largest of the topics written to accept. */
+export interface ProducerSizes {
+  readonly maxMessageBytes: number
+  readonly batchBytes: number
+}
+
 export class ProducerRing {
   readonly #options: ProducerRingOptions
   readonly #producers: (TransactionalProducer | undefined)[]
   #index = 0
+  #sizes: ProducerSizes = { maxMessageBytes: 1_000_000, batchBytes: 1_000_000 }
 
   constructor(options: ProducerRingOptions) {
     this.#options = options
@@ -34,8 +41,9 @@ export class ProducerRing {
   }
 
   /** Inits all ids, in parallel: this aborts at once what a dead predecessor left open (CLIENT-FACTS 19). */
-  async open(budgetMs: number): Promise<void> {
-    await Promise.all(this.#producers.map((_, index) => this.#replace(index, budgetMs)))
+  async open(budgetMs: number, sizes: ProducerSizes): Promise<void> {
+    this.#sizes = sizes
+    await this.#replaceEach(budgetMs)
   }
 
   get current(): TransactionalProducer {
@@ -54,8 +62,24 @@ export class ProducerRing {
     return this.#replace(this.#index, budgetMs)
   }
 
-  async replaceAll(budgetMs: number): Promise<void> {
-    await Promise.all(this.#producers.map((_, index) => this.#replace(index, budgetMs)))
+  replaceAll(budgetMs: number): Promise<void> {
+    return this.#replaceEach(budgetMs)
+  }
+
+  /** In parallel, and to the end: when one fails the others are in their places, so that `close` finds them. */
+  async #replaceEach(budgetMs: number): Promise<void> {
+    const results = await Promise.allSettled(this.#producers.map((_, index) => this.#replace(index, budgetMs)))
+    for (const result of results) if (result.status === 'rejected') throw result.reason
+  }
+
+  /** False when the present producer was abandoned. */
+  get isUsable(): boolean {
+    return this.#producers[this.#index] !== undefined
+  }
+
+  /** A call of the present producer hangs in the native client: closing it would pull the client away under the call. It stays until the process ends. */
+  abandonCurrent(): void {
+    this.#producers[this.#index] = undefined
   }
 
   /** Disconnects the old producer of a place and inits the same id on a new one, until it works or the budget is spent. */
@@ -69,7 +93,7 @@ export class ProducerRing {
     for (let attempt = 1; ; attempt++) {
       let producer: TransactionalProducer | undefined
       try {
-        producer = await broker.connectProducer({ transactionalId, transactionTimeoutMs })
+        producer = await broker.connectProducer({ transactionalId, transactionTimeoutMs, ...this.#sizes })
         await producer.init(initTimeoutMs)
         this.#producers[index] = producer
         return

@@ -43,6 +43,10 @@ export class RecordOutbox implements TaskOutbox {
     return this.#check.partitions(topic)
   }
 
+  acceptedTimestamp(topic: string, timestamp: number): number {
+    return this.#check.acceptedTimestamp(topic, timestamp)
+  }
+
   send(topic: string, partition: number | null, key: Buffer | null, value: Buffer | null, timestamp: number, headers: HeaderList): void {
     this.#bytes += this.#check.check(topic, partition, key, value, timestamp, headers)
     if (this.#bytes > this.#maxBytes) {

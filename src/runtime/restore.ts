@@ -64,7 +64,11 @@ export interface RestorerOptions {
   readonly onDone: (progress: RestoreProgress) => void
 }
 
-const POLL_RECORDS = 2_000
+/** A step handles about this much, so that the loop is not held up: packed changelog records have up to 256 KB. */
+const STEP_BYTES = 4_194_304
+const MAX_POLL_RECORDS = 2_000
+/** Merged into the memtable at once; between two such runs the memtable is looked at. */
+const RUN_BYTES = 1_048_576
 const WARN_AFTER_MS = 5_000
 
 export class Restorer {
@@ -72,6 +76,7 @@ export class Restorer {
   readonly #partitions = new Map<string, Restoring>()
   #reader: ChangelogReader | undefined
   #assignmentChanged = false
+  #pollRecords = 16
   #damaged: { task: AssignedTask; error: CorruptedStoreError }[] = []
 
   constructor(options: RestorerOptions) {
@@ -98,6 +103,27 @@ export class Restorer {
     }
   }
 
+  /** Writes what a task has restored so far, with the positions reached: the next restore of the file goes on from there (CASES C34). */
+  save(task: AssignedTask): void {
+    const checkpoints = new Map<string, number>()
+    for (const restoring of this.#partitions.values()) {
+      if (restoring.task === task && restoring.position > restoring.from) checkpoints.set(restoring.store.name, restoring.position)
+    }
+    if (checkpoints.size === 0) return
+    try {
+      task.state?.flush(checkpoints)
+    } catch (error) {
+      this.#options.logger.warn(
+        { task: task.name, error: String(error) },
+        'what was restored so far could not be kept; the next restore reads it again',
+      )
+    }
+  }
+
+  saveAll(): void {
+    for (const task of new Set([...this.#partitions.values()].map((restoring) => restoring.task))) this.save(task)
+  }
+
   isRestoring(task: AssignedTask): boolean {
     for (const restoring of this.#partitions.values()) if (restoring.task === task) return true
     return false
@@ -111,7 +137,8 @@ export class Restorer {
       this.#assignmentChanged = false
       this.#reader.assign([...this.#partitions.values()].map(({ topic, partition, position }) => ({ topic, partition, offset: position })))
     }
-    const result = await this.#reader.poll(POLL_RECORDS, timeoutMs)
+    const result = await this.#reader.poll(this.#pollRecords, timeoutMs)
+    this.#adaptPoll(result)
     this.#apply(result)
     const finished = new Set<AssignedTask>()
     for (const [name, restoring] of this.#partitions) {
@@ -129,6 +156,12 @@ export class Restorer {
     return { finished: [...finished], damaged: this.#damaged }
   }
 
+  #adaptPoll({ records }: PollResult): void {
+    if (records.length === 0) return
+    const bytes = records.reduce((sum, { key, value }) => sum + (key?.length ?? 0) + (value?.length ?? 0), 0)
+    this.#pollRecords = Math.max(1, Math.min(MAX_POLL_RECORDS, Math.floor(STEP_BYTES / Math.max(1, bytes / records.length))))
+  }
+
   #apply({ records, ends }: PollResult): void {
     const now = this.#options.clock.monotonic()
     let index = 0
@@ -140,7 +173,7 @@ export class Restorer {
       // Records of one partition come in runs: each run is handed over at once.
       for (
         let record = records[index];
-        record !== undefined && record.topic === first.topic && record.partition === first.partition;
+        record !== undefined && record.topic === first.topic && record.partition === first.partition && bytes < RUN_BYTES;
         record = records[++index]
       ) {
         if (record.key === null) continue // not ours: a changelog record always has a key

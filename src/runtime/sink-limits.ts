@@ -3,7 +3,9 @@
  * the error path, where the broker would only refuse the whole transaction at commit without saying which record it was (CLIENT-FACTS 29).
  */
 import type { BrokerAdmin, HeaderList } from '../broker/port.ts'
+import type { ProducerSizes } from './producer-ring.ts'
 import type { Clock } from '../common/ports.ts'
+import { UnknownSinkError } from '../task/outbox.ts'
 import { isoTime } from '../common/time-text.ts'
 import { ConfigError } from '../errors/errors.ts'
 
@@ -16,18 +18,31 @@ export interface SinkLimits {
   readonly timestampAfterMaxMs: number
 }
 
+const MIN_MESSAGE_BYTES = 1_000_000
+const MAX_BATCH_BYTES = 1_000_000
 /** Bytes a record takes in a batch beyond key, value and headers: batch header, lengths, varints; rounded up. */
 const RECORD_OVERHEAD_BYTES = 128
 /** The broker's clock is not ours: stay this far away from the bound. */
 const CLOCK_MARGIN_MS = 60_000
 
 export class SinkCheck {
-  readonly #limits: ReadonlyMap<string, SinkLimits>
+  readonly #limits: Map<string, SinkLimits>
   readonly #clock: Clock
 
   constructor(limits: ReadonlyMap<string, SinkLimits>, clock: Clock) {
-    this.#limits = limits
+    this.#limits = new Map(limits)
     this.#clock = clock
+  }
+
+  /** Limits of topics that were not known at start. */
+  learn(limits: ReadonlyMap<string, SinkLimits>): void {
+    for (const [topic, limit] of limits) this.#limits.set(topic, limit)
+  }
+
+  acceptedTimestamp(topic: string, timestamp: number): number {
+    const { timestampAfterMaxMs, timestampBeforeMaxMs } = this.#of(topic)
+    const now = this.#clock.now()
+    return Math.min(Math.max(timestamp, 0, now - timestampBeforeMaxMs + CLOCK_MARGIN_MS), now + timestampAfterMaxMs - CLOCK_MARGIN_MS)
   }
 
   partitions(topic: string): number {
@@ -36,7 +51,7 @@ export class SinkCheck {
 
   #of(topic: string): SinkLimits {
     const limits = this.#limits.get(topic)
-    if (limits === undefined) throw new Error(`topic ${topic} was not declared in the topology, so nothing is known about it`)
+    if (limits === undefined) throw new UnknownSinkError(topic)
     return limits
   }
 
@@ -44,7 +59,7 @@ export class SinkCheck {
   check(topic: string, partition: number | null, key: Buffer | null, value: Buffer | null, timestamp: number, headers: HeaderList): number {
     const limits = this.#of(topic)
     let bytes = RECORD_OVERHEAD_BYTES + (key?.length ?? 0) + (value?.length ?? 0)
-    for (const [name, header] of headers) bytes += name.length + (header?.length ?? 0) + 10
+    for (const [name, header] of headers) bytes += Buffer.byteLength(name) + (header?.length ?? 0) + 10
     if (bytes > limits.maxMessageBytes) {
       throw new Error(`the output for ${topic} has ${bytes} bytes, the topic's max.message.bytes is ${limits.maxMessageBytes}`)
     }
@@ -113,4 +128,14 @@ export function missingTopics(names: readonly string[], use: 'written to' | 'rea
 function numeric(text: string | undefined, fallback: number): number {
   const value = Number(text)
   return text === undefined || !Number.isFinite(value) ? fallback : Math.min(value, Number.MAX_SAFE_INTEGER)
+}
+
+/** What the client must let through, and the largest batch that every one of these topics accepts. */
+export function producerSizes(limits: Iterable<SinkLimits>): ProducerSizes {
+  const sizes = [...limits].map(({ maxMessageBytes }) => maxMessageBytes)
+  return {
+    maxMessageBytes: Math.max(MIN_MESSAGE_BYTES, ...sizes),
+    // One record above the batch size still goes out, in a batch of its own.
+    batchBytes: Math.max(1, Math.min(MAX_BATCH_BYTES, ...sizes)),
+  }
 }

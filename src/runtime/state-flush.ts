@@ -1,9 +1,16 @@
 /**
- * Writes memtables and checkpoints. The checkpoint is the changelog's last stable offset, read between two transactions: everything of ours below it is
- * committed and merged, so the file is never ahead of the changelog (X2). It may lag; replay converges.
+ * Writes memtables and checkpoints, in three steps: (1) read the changelog's last stable offset, (2) commit a transaction that carries the task's offsets,
+ * (3) only if that committed, write the rows and the offset read in (1) as checkpoint.
+ *
+ * Why (2) lies between: the offset alone proves nothing about us. Without it: (a) this worker stalls past its session time-out, (b) another one takes the
+ * task over and commits ids, (c) this one wakes, does not know of its loss yet, and reads a last stable offset that lies behind records it never saw,
+ * (d) it writes that offset, and when the task comes back to it, it restores nothing: those ids pass a second time. The group fences the commit in (2) by
+ * generation and member, so when it succeeds nobody else wrote to the changelog between (1) and (2) (X2, X3; docs/decisions/0004).
+ *
+ * The checkpoint may lag behind the rows; replay converges.
  */
+import type { Clock, Logger, Timers } from '../common/ports.ts'
 import { delay } from '../common/delay.ts'
-import { partitionName } from '../common/topic-partition.ts'
 import { CorruptedStoreError } from '../errors/errors.ts'
 import { changelogTopic } from '../topology/internal-topics.ts'
 import type { AssignedTask } from './assigned-task.ts'
@@ -11,6 +18,7 @@ import type { WorkerOptions } from './worker-options.ts'
 
 /** How long a clean end waits for the markers of its own last transactions: measured up to 10 ms (DESIGN 3). */
 const DECIDED_WITHIN_MS = 2_000
+const DECIDED_PAUSE_MS = 10
 
 /** A task whose file turned out to be damaged while it was written. */
 export interface Damage {
@@ -18,12 +26,35 @@ export interface Damage {
   readonly error: CorruptedStoreError
 }
 
-/** Returns the tasks that must be rebuilt; their committed state is in the changelog. */
-export async function flushCheckpoint(
+export interface FlushOptions extends Pick<WorkerOptions, 'broker' | 'settings'> {
+  readonly clock: Clock
+  readonly timers: Timers
+  readonly logger: Logger
+}
+
+type Checkpoints = ReadonlyMap<AssignedTask, ReadonlyMap<string, number>>
+
+/**
+ * `commit` is asked to commit the tasks, which are marked for it. `all decided`: waits a moment first until the changelog's last records are decided, so
+ * that a clean start restores nothing. Returns tasks that must be rebuilt; their committed state is in the changelog.
+ */
+export async function flushState(
   tasks: readonly AssignedTask[],
   until: 'any' | 'all decided',
-  { broker, settings, clock, timers, logger }: Pick<WorkerOptions, 'broker' | 'settings' | 'clock' | 'timers' | 'logger'>,
+  commit: () => Promise<boolean>,
+  options: FlushOptions,
 ): Promise<readonly Damage[]> {
+  const stateful = tasks.filter((task) => task.phase === 'running' && task.subTopology.stores.length > 0)
+  const checkpoints = await readCheckpoints(stateful, until, options)
+  for (const task of checkpoints.keys()) task.touched = true
+  return (await commit()) ? writeCheckpoints(checkpoints) : []
+}
+
+async function readCheckpoints(
+  tasks: readonly AssignedTask[],
+  until: 'any' | 'all decided',
+  { broker, settings, clock, timers, logger }: FlushOptions,
+): Promise<Checkpoints> {
   const partitions = tasks.flatMap((task) =>
     task.subTopology.stores.map(({ name }) => ({
       task,
@@ -32,7 +63,8 @@ export async function flushCheckpoint(
       partition: task.partition,
     })),
   )
-  if (partitions.length === 0) return []
+  const checkpoints = new Map<AssignedTask, Map<string, number>>()
+  if (partitions.length === 0) return checkpoints
   let stable: readonly number[]
   try {
     stable = await broker.admin.lastStableOffsets(partitions)
@@ -40,26 +72,27 @@ export async function flushCheckpoint(
       const ends = (await broker.admin.offsets(partitions)).map(({ highWatermark }) => highWatermark)
       const deadline = clock.monotonic() + DECIDED_WITHIN_MS
       while (stable.some((offset, index) => offset < (ends[index] ?? 0)) && clock.monotonic() < deadline) {
-        await delay(timers, 10)
+        await delay(timers, DECIDED_PAUSE_MS)
         stable = await broker.admin.lastStableOffsets(partitions)
       }
     }
   } catch (error) {
     // No checkpoint, no flush: memory keeps what is committed, and the changelog has it too.
-    logger.warn({ error: String(error) }, 'state was not flushed: the changelog\u2019s last stable offset could not be read')
-    return []
+    logger.warn({ error: String(error) }, 'state is not flushed now: the changelog\u2019s last stable offset could not be read')
+    return checkpoints
   }
-  const checkpoints = new Map<AssignedTask, Map<string, number>>()
-  partitions.forEach(({ task, store, topic, partition }, index) => {
-    const offset = stable[index]
-    if (offset === undefined) throw new Error(`no last stable offset for ${partitionName(topic, partition)}`)
+  partitions.forEach(({ task, store }, index) => {
     const ofTask = checkpoints.get(task) ?? new Map<string, number>()
-    ofTask.set(store, offset)
+    ofTask.set(store, stable[index] ?? 0)
     checkpoints.set(task, ofTask)
   })
+  return checkpoints
+}
+
+function writeCheckpoints(checkpoints: Checkpoints): readonly Damage[] {
   const damaged: Damage[] = []
   for (const [task, offsets] of checkpoints) {
-    if (task.phase !== 'running') continue // given up while the offsets were read
+    if (task.phase !== 'running') continue // given up or restarted by the commit
     try {
       task.state?.flush(offsets)
     } catch (error) {

@@ -24,13 +24,13 @@ import type { OwnedTasks } from './owned-tasks.ts'
 import type { RecordOutbox } from './record-outbox.ts'
 import type { Restorer } from './restore.ts'
 import { prepareTasks, type PreparedTask } from './task-preparation.ts'
-import { flushCheckpoint } from './state-flush.ts'
+import { flushState } from './state-flush.ts'
 import type { WorkerOptions } from './worker-options.ts'
 
 type Event =
   | { readonly kind: 'assigned'; readonly tasks: readonly AssignedTask[] }
   | { readonly kind: 'revoked'; readonly tasks: readonly AssignedTask[]; readonly lost: boolean; readonly answer: () => void }
-  | { readonly kind: 'prepared'; readonly prepared: readonly PreparedTask[] }
+  | { readonly kind: 'prepared'; readonly prepared: PreparedTask }
   | { readonly kind: 'failed'; readonly error: Error }
 
 export interface TaskLifecycleOptions {
@@ -120,7 +120,7 @@ export class TaskLifecycle implements RebalanceListener {
           await this.#giveUp(event.tasks, event.lost, event.answer)
           break
         case 'prepared':
-          for (const prepared of event.prepared) await this.#restore(prepared)
+          await this.#restore(event.prepared)
           break
         case 'failed':
           throw event.error
@@ -151,17 +151,15 @@ export class TaskLifecycle implements RebalanceListener {
     this.restart([task], `the store file is damaged: ${error.message}`)
   }
 
-  /** Off the loop: opens state and asks for committed offsets, which can wait for a dead peer's transaction. Ends in an event. */
+  /** Off the loop: asks for offsets, which can wait for a dead peer's transaction, then opens state. Each task that is ready becomes an event. */
   #prepare(tasks: readonly AssignedTask[]): void {
-    prepareTasks(tasks, this.#options.consumer, this.#options.worker, () => this.#ended).then(
-      (prepared) => {
-        if (this.#ended) for (const { state } of prepared) state.close()
-        else this.#events.push({ kind: 'prepared', prepared })
-      },
-      (error: unknown) => {
-        this.#events.push({ kind: 'failed', error: asError(error) })
-      },
-    )
+    const { consumer, worker, tasks: owned } = this.#options
+    const isWanted = (task: AssignedTask): boolean => !this.#ended && owned.has(task) && task.phase === 'preparing'
+    prepareTasks(tasks, consumer, worker, isWanted, (prepared) => {
+      this.#events.push({ kind: 'prepared', prepared })
+    }).catch((error: unknown) => {
+      if (!this.#ended) this.#events.push({ kind: 'failed', error: asError(error) })
+    })
   }
 
   async #restore({ task, state, offsets, restores }: PreparedTask): Promise<void> {
@@ -187,7 +185,7 @@ export class TaskLifecycle implements RebalanceListener {
       input.committed = found.committed
       input.start = found.start
       input.next = found.committed ?? found.start
-      input.committedAt = worker.clock.monotonic()
+      input.committedAt = found.committedAt
       task.task.setStreamTime(input.topic, found.streamTime)
     }
     task.moveTo('restoring')
@@ -197,27 +195,12 @@ export class TaskLifecycle implements RebalanceListener {
 
   /** State is at the changelog's end (L3): read on from the committed offsets. */
   async #start(task: AssignedTask): Promise<void> {
-    this.#refuseStateWithoutOffsets(task)
     this.#options.tasks.activate(task)
     await this.#options.reader.start(task)
     task.moveTo('running')
+    // A start position that nobody committed would be found anew by the next owner, and with `startFrom: 'latest'` the records between would be lost.
+    if (task.inputs.some(({ committed }) => committed === undefined)) task.touched = true
     this.#options.worker.logger.debug({ task: task.name }, 'task is running')
-  }
-
-  /** State without committed offsets means that they expired or were deleted: reading from the start would repeat every output. */
-  #refuseStateWithoutOffsets(task: AssignedTask): void {
-    if (task.inputs.some(({ committed }) => committed !== undefined)) return
-    const full = [...task.stores()].find(({ size }) => size > 0)
-    if (full === undefined) return
-    const { applicationId } = this.#options.worker.settings
-    throw new ConfigError(
-      `task ${task.describe()} has state in store ${full.name}, but group ${applicationId} has no committed offset for it`,
-      {
-        code: 'offsets-missing',
-        remedy:
-          'The offsets expired or were deleted. Set them on purpose (kafka-consumer-groups.sh --reset-offsets), or start under another applicationId, which begins anew.',
-      },
-    )
   }
 
   /** The truth about these tasks must come from the broker: state is closed and restored, positions are read from the group. */
@@ -238,22 +221,21 @@ export class TaskLifecycle implements RebalanceListener {
     const cycle = this.#options.cycle()
     try {
       if (!lost) {
-        await cycle.commit('revoke')
-        await flushCheckpoint(
-          given.filter(({ phase }) => phase === 'running'),
-          'any',
-          worker,
-        )
+        await flushState(given, 'any', () => cycle.commit('revoke'), worker)
       } else if (cycle.isOpen && given.some(({ dirty }) => dirty)) {
         await cycle.abandon(new BrokerError('commit', GIVEN_UP, 'partitions were lost to another member'))
       }
     } finally {
-      for (const task of given) {
-        restorer.remove(task)
-        tasks.remove(task)
-        if (task.phase !== 'closed') task.close()
+      try {
+        for (const task of given) {
+          restorer.save(task)
+          restorer.remove(task)
+          tasks.remove(task)
+          if (task.phase !== 'closed') task.close()
+        }
+      } finally {
+        answer()
       }
-      answer()
     }
     const names = given.map(({ name }) => name)
     worker.listener.revoked(names, lost)
@@ -264,7 +246,7 @@ export class TaskLifecycle implements RebalanceListener {
     this.#ended = true
     for (const event of this.#events.splice(0)) {
       if (event.kind === 'revoked') event.answer()
-      if (event.kind === 'prepared') for (const { state } of event.prepared) state.close()
+      if (event.kind === 'prepared') event.prepared.state.close()
     }
   }
 }

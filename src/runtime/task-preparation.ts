@@ -5,20 +5,24 @@
  * Order matters: the committed offsets are stable ones (they wait for a dead peer's transaction), and the changelog's end is read after them, so that
  * it lies behind every record of the transactions that committed those offsets (restore R1).
  */
-import type { GroupConsumer, PartitionOffsets } from '../broker/port.ts'
+import type { CommittedOffset, GroupConsumer, PartitionOffsets } from '../broker/port.ts'
 import { partitionName, type TopicPartition } from '../common/topic-partition.ts'
+import { ConfigError } from '../errors/errors.ts'
 import type { TaskState } from '../state/store.ts'
-import { CHANGELOG_TOPIC_CONFIG, changelogTopic } from '../topology/internal-topics.ts'
+import { CHANGELOG_TOPIC_CONFIG, changelogTopic, tasksTopic } from '../topology/internal-topics.ts'
 import type { AssignedTask } from './assigned-task.ts'
 import { readMetadata } from './offset-metadata.ts'
 import type { RestoreRequest } from './restore.ts'
 import { untilAnswered } from './retry.ts'
+import { readTaskRecords } from './task-table.ts'
 import type { WorkerOptions } from './worker-options.ts'
 
 export interface InputOffsets {
   readonly committed: number | undefined
   readonly start: number
   readonly streamTime: number
+  /** Wall clock of the last commit, ms; 0 when unknown. */
+  readonly committedAt: number
 }
 
 export interface PreparedTask {
@@ -30,38 +34,72 @@ export interface PreparedTask {
   readonly restores: readonly RestoreRequest[]
 }
 
-const COMMITTED_TIMEOUT_MS = 5_000
+/** First try, for all tasks in one request; then task by task, so that one that waits for a dead peer's transaction does not hold up the others. */
+const COMMITTED_TIMEOUT_MS = 2_000
 /** A checkpoint this close to the tombstones' retention is not trusted: deleted keys would rise again (DESIGN 4). */
 const RETENTION_MARGIN_MS = 3_600_000
+const TASK_RECORDS_TIMEOUT_MS = 30_000
 
+/**
+ * Prepares tasks one after the other; `done` gets each as soon as it is ready. `isWanted` is asked between all steps: a task that was given up meanwhile
+ * is dropped at once. Files are opened last, so that nobody holds a lock while it waits for the broker.
+ */
 export async function prepareTasks(
   tasks: readonly AssignedTask[],
   consumer: GroupConsumer,
   options: WorkerOptions,
-  isOver: () => boolean,
-): Promise<readonly PreparedTask[]> {
-  const states: TaskState[] = []
-  try {
-    for (const task of tasks) states.push(await options.backend.open(task.name, task.subTopology.stores))
-    const offsets = await inputOffsets(tasks, consumer, options, isOver)
-    const changelogs = tasks.flatMap((task) =>
-      task.subTopology.stores.map((store) => ({
-        topic: changelogTopic(options.settings.applicationId, store.name),
-        partition: task.partition,
-      })),
-    )
+  isWanted: (task: AssignedTask) => boolean,
+  done: (prepared: PreparedTask) => void,
+): Promise<void> {
+  const answered = await committedOffsets(tasks, consumer).catch(() => undefined)
+  for (const task of tasks) {
+    if (!isWanted(task)) continue
+    const committed = answered ?? (await waitForCommitted(task, consumer, options, () => !isWanted(task)))
+    if (committed === undefined) continue
+    const offsets = await inputOffsets(task, committed, options)
+    const changelogs = task.subTopology.stores.map((store) => ({
+      topic: changelogTopic(options.settings.applicationId, store.name),
+      partition: task.partition,
+    }))
     const ends = byName(await logBounds(changelogs, options))
-    return tasks.map((task, index) => {
-      const state = states[index] as TaskState
-      return {
-        task,
-        state,
-        offsets: offsets.get(task) ?? new Map<string, InputOffsets>(),
-        restores: restoresOf(task, state, ends, options),
-      }
+    if (!isWanted(task)) continue
+    const state = await options.backend.open(task.name, task.subTopology.stores)
+    try {
+      if (!isWanted(task)) state.close()
+      else done({ task, state, offsets, restores: restoresOf(task, state, ends, options) })
+    } catch (error) {
+      state.close()
+      throw error
+    }
+  }
+}
+
+type Committed = ReadonlyMap<string, CommittedOffset>
+
+async function committedOffsets(tasks: readonly AssignedTask[], consumer: GroupConsumer): Promise<Committed> {
+  const inputs = tasks.flatMap((task) => task.inputs)
+  const answer = inputs.length === 0 ? [] : await consumer.committed(inputs, COMMITTED_TIMEOUT_MS)
+  return new Map(answer.map((offset) => [partitionName(offset.topic, offset.partition), offset]))
+}
+
+/** Undefined when the task was given up while waiting. */
+async function waitForCommitted(
+  task: AssignedTask,
+  consumer: GroupConsumer,
+  { clock, timers, logger, settings }: WorkerOptions,
+  isOver: () => boolean,
+): Promise<Committed | undefined> {
+  try {
+    return await untilAnswered(() => committedOffsets([task], consumer), {
+      clock,
+      timers,
+      logger,
+      timeoutMs: settings.taskTimeoutMs,
+      what: `committed offsets of task ${task.describe()}: a transaction that holds them is still open, or the coordinator is away`,
+      isOver,
     })
   } catch (error) {
-    for (const state of states) state.close()
+    if (isOver()) return undefined
     throw error
   }
 }
@@ -81,6 +119,7 @@ function restoresOf(
     const logStart = end?.logStart ?? 0
     const target = end?.highWatermark ?? 0
     let checkpoint = state.checkpoint(store.name)
+    if (checkpoint !== undefined && checkpoint > target) throw changelogShrunk(task, topic, checkpoint, target)
     if (checkpoint !== undefined) {
       const reason = whyRebuild(checkpoint, state.checkpointTime(store.name) ?? 0, logStart, target, clock.now())
       if (reason !== undefined) {
@@ -109,48 +148,55 @@ function whyRebuild(checkpoint: number, checkpointTime: number, logStart: number
   return undefined
 }
 
-async function inputOffsets(
-  tasks: readonly AssignedTask[],
-  consumer: GroupConsumer,
-  options: WorkerOptions,
-  isOver: () => boolean,
-): Promise<ReadonlyMap<AssignedTask, ReadonlyMap<string, InputOffsets>>> {
-  const { plan, clock, timers, logger, settings } = options
-  const inputs = tasks.flatMap((task) => task.inputs)
-  const committed =
-    inputs.length === 0
-      ? []
-      : await untilAnswered(() => consumer.committed(inputs, COMMITTED_TIMEOUT_MS), {
-          clock,
-          timers,
-          logger,
-          timeoutMs: settings.taskTimeoutMs,
-          what: 'committed offsets: a transaction that holds them is still open, or the coordinator is away',
-          isOver,
-        })
-  const found = new Map(committed.map((answer) => [partitionName(answer.topic, answer.partition), answer]))
-  const fresh = inputs.filter(({ topic, partition }) => found.get(partitionName(topic, partition))?.offset === undefined)
+async function inputOffsets(task: AssignedTask, committed: Committed, options: WorkerOptions): Promise<ReadonlyMap<string, InputOffsets>> {
+  const fresh = task.inputs.filter(({ topic, partition }) => committed.get(partitionName(topic, partition))?.offset === undefined)
+  if (fresh.length > 0) await refuseLostOffsets(task, fresh, options)
   const bounds = byName(await logBounds(fresh, options))
   const latest = new Set(
-    plan.subTopologies.flatMap(({ nodes }) =>
-      nodes.flatMap((node) => (node.kind === 'source' && node.startFrom === 'latest' ? node.topics : [])),
-    ),
+    task.subTopology.nodes.flatMap((node) => (node.kind === 'source' && node.startFrom === 'latest' ? node.topics : [])),
   )
-  const answer = new Map<AssignedTask, Map<string, InputOffsets>>()
-  for (const task of tasks) {
-    const offsets = new Map<string, InputOffsets>()
-    for (const { topic, partition } of task.inputs) {
+  return new Map(
+    task.inputs.map(({ topic, partition }) => {
       const name = partitionName(topic, partition)
+      const found = committed.get(name)
+      const metadata = readMetadata(found?.metadata ?? '')
       const bound = bounds.get(name)
-      offsets.set(topic, {
-        committed: found.get(name)?.offset,
-        start: (latest.has(topic) ? bound?.highWatermark : bound?.logStart) ?? 0,
-        streamTime: readMetadata(found.get(name)?.metadata ?? '')?.streamTime ?? -1,
-      })
-    }
-    answer.set(task, offsets)
-  }
-  return answer
+      return [
+        topic,
+        {
+          committed: found?.offset,
+          start: (latest.has(topic) ? bound?.highWatermark : bound?.logStart) ?? 0,
+          streamTime: metadata?.streamTime ?? -1,
+          committedAt: metadata?.committedAt ?? 0,
+        },
+      ]
+    }),
+  )
+}
+
+/** Recorded progress without an offset: reading from the start would repeat every output. */
+async function refuseLostOffsets(
+  task: AssignedTask,
+  fresh: readonly TopicPartition[],
+  { broker, settings, random, clock, timers, logger }: WorkerOptions,
+): Promise<void> {
+  const { progress } = await readTaskRecords(broker, tasksTopic(settings.applicationId), {
+    random,
+    clock,
+    timers,
+    logger,
+    timeoutMs: TASK_RECORDS_TIMEOUT_MS,
+  })
+  if (!progress.has(task.name)) return
+  const where = fresh.map(({ topic, partition }) => partitionName(topic, partition)).join(', ')
+  throw new ConfigError(
+    `task ${task.describe()} has worked before, but group ${settings.applicationId} has no committed offset for ${where}`,
+    {
+      code: 'offsets-missing',
+      remedy:
+        'The offsets expired or were deleted. Set them on purpose (kafka-consumer-groups.sh --reset-offsets), or start under another applicationId, which begins anew.',
+    },
+  )
 }
 
 /** A topic that was just created is not known to the client at once. */
@@ -169,4 +215,16 @@ function logBounds(
 
 function byName(offsets: readonly PartitionOffsets[]): ReadonlyMap<string, PartitionOffsets> {
   return new Map(offsets.map((offset) => [partitionName(offset.topic, offset.partition), offset]))
+}
+
+/** The file knows more than the log: emptying it would destroy the last copy. */
+function changelogShrunk(task: AssignedTask, topic: string, checkpoint: number, end: number): ConfigError {
+  return new ConfigError(
+    `the state of task ${task.describe()} was complete up to offset ${checkpoint} of ${topic}[${task.partition}], but that log ends at ${end}: it was re-created or truncated`,
+    {
+      code: 'changelog-shrunk',
+      remedy:
+        'Restore the topic. If it is lost for good, start under another applicationId, which begins anew; or delete the task\u2019s folder below the state directory to go on with what the changelog still has.',
+    },
+  )
 }

@@ -1,6 +1,7 @@
 /**
  * Which task number stands for which sub-topology and partition, agreed on by all workers: a record in partition 0 of the task topic. Written if absent,
  * then read back from the log start, and the first one wins (DESIGN 3). Each write has a key of its own, so compaction never drops the first.
+ * Beside it a note per task that ever committed an offset.
  */
 import type { Broker } from '../broker/port.ts'
 import { LOG_START } from '../broker/port.ts'
@@ -10,7 +11,11 @@ import type { TopologyPlan } from '../topology/nodes.ts'
 import { untilAnswered } from './retry.ts'
 import type { TaskLayout } from './internal-topics.ts'
 
-interface TaskTable {
+const TABLE_PREFIX = 'table/'
+const PROGRESS_PREFIX = 'progress/'
+export const PROGRESS = Buffer.from('{"v":1}')
+
+export interface TaskTable {
   readonly version: 1
   /** For information: another one is fine as long as the tasks fit. */
   readonly fingerprint: string
@@ -38,20 +43,21 @@ export interface TaskTableOptions {
 }
 
 /** Agrees on the table or refuses with the difference. */
-export async function agreeOnTaskTable(broker: Broker, topic: string, mine: TaskTable, options: TaskTableOptions): Promise<void> {
-  let first = await readFirst(broker, topic, options)
-  if (first === undefined) {
-    await broker.writeRecord(
-      topic,
-      0,
-      Buffer.from(`table/${options.random.bytes(16).toString('hex')}`),
-      Buffer.from(JSON.stringify(mine)),
-      options.timeoutMs,
-    )
-    first = await readFirst(broker, topic, options)
-    if (first === undefined) throw unreadable(topic, options.timeoutMs)
+export async function agreeOnTaskTable(
+  broker: Broker,
+  topic: string,
+  mine: TaskTable,
+  recorded: TaskRecords,
+  options: TaskTableOptions,
+): Promise<void> {
+  let { table } = recorded
+  if (table === undefined) {
+    const key = Buffer.from(`${TABLE_PREFIX}${options.random.bytes(16).toString('hex')}`)
+    await broker.writeRecord(topic, 0, key, Buffer.from(JSON.stringify(mine)), options.timeoutMs)
+    table = (await readTaskRecords(broker, topic, options)).table
+    if (table === undefined) throw unreadable(topic, options.timeoutMs)
   }
-  const lines = differences(first, mine)
+  const lines = differences(table, mine)
   if (lines.length > 0) {
     throw new ConfigError(`this topology does not fit the tasks that ${topic} has on record:\n  ${lines.join('\n  ')}`, {
       code: 'topology-does-not-fit',
@@ -79,7 +85,15 @@ export function differences(recorded: TaskTable, mine: TaskTable): readonly stri
   return lines
 }
 
-async function readFirst(broker: Broker, topic: string, options: TaskTableOptions): Promise<TaskTable | undefined> {
+/** What the task topic has on record. */
+export interface TaskRecords {
+  /** The first table written; undefined when there is none. */
+  readonly table: TaskTable | undefined
+  /** Names of the tasks that ever committed an offset. */
+  readonly progress: ReadonlySet<string>
+}
+
+export async function readTaskRecords(broker: Broker, topic: string, options: TaskTableOptions): Promise<TaskRecords> {
   const reader = await broker.connectReader()
   try {
     const { clock, timeoutMs } = options
@@ -88,20 +102,30 @@ async function readFirst(broker: Broker, topic: string, options: TaskTableOption
       what: `the task table in ${topic}`,
     })
     const target = offsets?.highWatermark ?? 0
-    if (target === 0) return undefined
+    let table: TaskTable | undefined
+    const progress = new Set<string>()
+    if (target === 0) return { table, progress }
     reader.assign([{ topic, partition: 0, offset: LOG_START }])
     const deadline = clock.monotonic() + timeoutMs
     while (clock.monotonic() < deadline) {
       const { records, ends } = await reader.poll(100, 200)
       for (const { key, value } of records) {
-        if (key?.toString().startsWith('table/') === true && value !== null) return JSON.parse(value.toString()) as TaskTable
+        const name = key?.toString() ?? ''
+        if (value === null) continue
+        if (name.startsWith(TABLE_PREFIX)) table ??= JSON.parse(value.toString()) as TaskTable
+        else if (name.startsWith(PROGRESS_PREFIX)) progress.add(name.slice(PROGRESS_PREFIX.length))
       }
-      if (ends.some((end) => end.offset >= target)) return undefined
+      if (ends.some((end) => end.offset >= target)) return { table, progress }
     }
     throw unreadable(topic, timeoutMs)
   } finally {
     await reader.close()
   }
+}
+
+/** Key of the note that a task has committed offsets; written in the transaction of the first ones. */
+export function progressKey(task: string): Buffer {
+  return Buffer.from(`${PROGRESS_PREFIX}${task}`)
 }
 
 function unreadable(topic: string, timeoutMs: number): BrokerUnavailableError {

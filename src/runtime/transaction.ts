@@ -21,8 +21,9 @@
 import type { GroupConsumer, HeaderList, OffsetToCommit } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
 import type { Clock, Logger } from '../common/ports.ts'
-import { BrokerError, GIVEN_UP } from '../errors/broker-error.ts'
+import { BrokerError, GIVEN_UP, WATCHDOG } from '../errors/broker-error.ts'
 import { classify, type Classification } from '../errors/classify.ts'
+import { FatalError } from '../errors/errors.ts'
 import type { ProducerRing } from './producer-ring.ts'
 import { readNonce } from './offset-metadata.ts'
 
@@ -149,18 +150,22 @@ export class TransactionMachine {
     if (failure !== undefined) return this.#giveUp(failure)
     this.#transition('offsets-sent')
 
-    failure = await this.#repeat(deadline, () => producer.commit(this.#budgets.callTimeoutMs))
+    let attempts = 0
+    failure = await this.#repeat(deadline, () => {
+      attempts++
+      return producer.commit(this.#budgets.callTimeoutMs)
+    })
     if (failure === undefined) {
       this.#transition('idle')
       return { kind: 'committed' }
     }
-    const cause = classify(failure)
-    if (cause.reaction === 'fenced') {
+    if (classify(failure).reaction === 'fenced') {
       this.#transition('fenced')
       return { kind: 'fenced', error: failure, commitSent: true }
     }
-    if (cause.reaction === 'retriable' || cause.reaction === 'fatal') return this.#settle(consumer, offsets, nonce, failure)
-    return this.#giveUp(failure)
+    // Only the answer to the very first try can prove that nothing was committed. After a try without an answer the next one may be refused *because* the
+    // first took effect: (1) EndTxn takes effect, its reply is lost, (2) the repeat is refused, (3) an abort would drop a write-set whose outputs are visible.
+    return attempts === 1 && provesRefusal(failure) ? this.#giveUp(failure) : this.#settle(consumer, offsets, nonce, failure)
   }
 
   /** Runs one step until it succeeds, fails for good, or the budget is spent; returns the last failure. */
@@ -171,11 +176,26 @@ export class TransactionMachine {
         return undefined
       } catch (error) {
         const failure = asBrokerError(error)
+        if (failure.code === WATCHDOG) throw this.#hung(failure)
         if (classify(failure).reaction !== 'retriable' || this.#clock.monotonic() >= deadline) return failure
         this.#logger.debug({ operation: failure.operation, code: failure.code }, 'retriable failure, repeating the step')
         await this.#ring.pause(20)
       }
     }
+  }
+
+  /**
+   * A native call that never came back cannot be repeated beside itself, and its client cannot be closed under it. The worker ends; the next init of the id,
+   * in a new process, settles the transaction.
+   */
+  #hung(failure: BrokerError): FatalError {
+    this.#ring.abandonCurrent()
+    return new FatalError(`the Kafka client hangs: ${failure.message}`, {
+      code: 'client-hangs',
+      remedy:
+        'Let the process end and start again (`millrace run` does that by itself): the start settles the open transaction, nothing is lost.',
+      cause: failure,
+    })
   }
 
   async #giveUp(failure: BrokerError): Promise<Outcome> {
@@ -210,7 +230,7 @@ export class TransactionMachine {
    * the next init of this id aborts as well.
    */
   async abortAtEnd(): Promise<void> {
-    if (this.#state === 'idle' || this.#state === 'unresolved' || this.#state === 'fenced') return
+    if (this.#state === 'idle' || this.#state === 'unresolved' || this.#state === 'fenced' || !this.#ring.isUsable) return
     if (this.#state !== 'abort-only') this.#transition('abort-only')
     try {
       await this.#ring.current.abort(this.#budgets.callTimeoutMs)
@@ -260,6 +280,12 @@ export class TransactionMachine {
     await this.#ring.replaceAll(this.#budgets.replaceBudgetMs)
     this.#transition('idle')
   }
+}
+
+/** The client refused to send the commit, or the coordinator said no. */
+function provesRefusal(failure: BrokerError): boolean {
+  const { reaction } = classify(failure)
+  return reaction === 'poisoned' || reaction === 'config' || (reaction === 'abortable' && failure.isAbortRequired)
 }
 
 function unknownFailure(): BrokerError {

@@ -7,7 +7,7 @@ import type { TopologyPlan } from '../topology/nodes.ts'
 import type { Failure } from '../topology/public-types.ts'
 import type { RestoreProgress } from './restore.ts'
 
-export type CommitReason = 'drained' | 'interval' | 'records' | 'bytes' | 'revoke' | 'close'
+export type CommitReason = 'drained' | 'interval' | 'records' | 'bytes' | 'flush' | 'revoke' | 'close'
 
 export interface WorkerSettings {
   readonly applicationId: string

@@ -9,7 +9,7 @@
  * Invariants:
  *  W1. Beside the loop run only look-ups (the preparation of tasks, the description of the group); what they find is taken up by the loop.
  *  W2. Records of a partition are processed in offset order, each one once per epoch of its partition.
- *  W3. State is flushed only between transactions, with a checkpoint read there: it only ever lags (X2, DESIGN 4).
+ *  W3. State is flushed only right after a commit that carried its task, with a checkpoint read before that commit (X2, state-flush).
  *  W4. Idle means no transaction: one is begun when a record is processed or an offset moved.
  *  W5. Whatever ends the worker, everything it opened is closed (X10).
  */
@@ -20,20 +20,22 @@ import { partitionName } from '../common/topic-partition.ts'
 import { BrokerError, GIVEN_UP } from '../errors/broker-error.ts'
 import { asError, CorruptedStoreError } from '../errors/errors.ts'
 import type { WorkerState, WorkerStatus } from '../metrics/status.ts'
+import { UnknownSinkError } from '../task/outbox.ts'
 import { tasksTopic } from '../topology/internal-topics.ts'
 import type { InputPartition } from './assigned-task.ts'
 import { CommitCycle } from './commit-cycle.ts'
 import { GroupWatch } from './group-watch.ts'
 import { InputReader } from './input-reader.ts'
-import { ensureInternalTopics, internalTopics, layOutTasks } from './internal-topics.ts'
+import { checkBrokerLimits } from './broker-limits.ts'
+import { ensureInternalTopics, internalTopics, layOutTasks, refuseLostChangelogs } from './internal-topics.ts'
 import { OwnedTasks } from './owned-tasks.ts'
 import { ProducerRing } from './producer-ring.ts'
 import { RecordOutbox } from './record-outbox.ts'
 import { Restorer } from './restore.ts'
-import { readSinkLimits, SinkCheck } from './sink-limits.ts'
-import { flushCheckpoint } from './state-flush.ts'
+import { producerSizes, readSinkLimits, SinkCheck } from './sink-limits.ts'
+import { flushState } from './state-flush.ts'
 import { TaskLifecycle } from './task-lifecycle.ts'
-import { agreeOnTaskTable, taskTable } from './task-table.ts'
+import { agreeOnTaskTable, readTaskRecords, taskTable } from './task-table.ts'
 import { TransactionMachine } from './transaction.ts'
 import { WorkerMetrics } from './worker-metrics.ts'
 import type { WorkerOptions } from './worker-options.ts'
@@ -46,6 +48,8 @@ const OPEN_POLL_MS = 1
 const SLICE_MS = 50
 /** Records between two looks at the clock. */
 const SLICE_RECORDS = 64
+/** Flushes that are due are tried this often: a failing one must not be tried at every turn. */
+const FLUSH_PAUSE_MS = 500
 const CALL_TIMEOUT_MS = 5_000
 const INIT_TIMEOUT_MS = 10_000
 const TASK_TABLE_TIMEOUT_MS = 30_000
@@ -74,7 +78,9 @@ export class Worker {
   #stopping: { readonly leave: boolean } | undefined
   /** True from leaving the group until joining it again. */
   #rejoining = false
+  #sinkCheck: SinkCheck | undefined
   #keepAliveMs = 0
+  #flushAgainAt = 0
   #isReady = false
   #becameReady: (() => void) | undefined
   /** Resolves when the first assignment is restored and running, or when the worker ended before. */
@@ -135,6 +141,10 @@ export class Worker {
     }
     try {
       if (failure !== undefined) await this.#parts?.cycle.abortAtEnd()
+    } catch (error) {
+      this.#options.logger.error({ error: String(error) }, 'aborting at the end failed; the next start of this slot aborts')
+    }
+    try {
       await this.#release()
     } catch (error) {
       failure ??= asError(error)
@@ -152,20 +162,24 @@ export class Worker {
   async #open(): Promise<Parts> {
     const { broker, backend, plan, settings, clock, random, timers, logger, listener } = this.#options
     this.#slotLock = await backend.lockSlot(`${settings.instance}-${settings.slot}`)
+    await this.#readBrokerLimits(broker.admin)
     const layout = await layOutTasks(broker.admin, plan)
-    const outbox = new RecordOutbox(new SinkCheck(await readSinkLimits(broker.admin, plan.sinks), clock), settings.recordMaxOutputBytes)
-    const internal = internalTopics(plan, settings.applicationId, layout, settings.replicationFactor)
-    await ensureInternalTopics(broker.admin, internal, { clock, timers, logger, timeoutMs: TASK_TABLE_TIMEOUT_MS })
-    await agreeOnTaskTable(broker, this.#tasksTopic, taskTable(plan, layout), {
-      random,
-      clock,
-      timers,
-      logger,
-      timeoutMs: TASK_TABLE_TIMEOUT_MS,
-    })
-    this.#keepAliveMs = await keepAliveMs(broker.admin, settings.offsetKeepAliveMs)
+    const sinks = await readSinkLimits(broker.admin, plan.sinks)
+    this.#sinkCheck = new SinkCheck(sinks, clock)
+    const outbox = new RecordOutbox(this.#sinkCheck, settings.recordMaxOutputBytes)
+    const { tasks: tasksToCreate, changelogs } = internalTopics(plan, settings.applicationId, layout, settings.replicationFactor)
+    const retry = { random, clock, timers, logger, timeoutMs: TASK_TABLE_TIMEOUT_MS }
+    await ensureInternalTopics(broker.admin, [tasksToCreate], retry)
+    const recorded = await readTaskRecords(broker, this.#tasksTopic, retry)
+    await agreeOnTaskTable(broker, this.#tasksTopic, taskTable(plan, layout), recorded, retry)
+    await refuseLostChangelogs(broker.admin, changelogs, recorded.progress)
+    await ensureInternalTopics(broker.admin, changelogs, retry)
+    const written = [
+      ...sinks.values(),
+      ...(await readSinkLimits(broker.admin, [this.#tasksTopic, ...changelogs.map(({ name }) => name)])).values(),
+    ]
     // Before joining: it aborts at once what a dead predecessor of this slot left open, so nobody waits for it.
-    await this.#ring.open(settings.taskTimeoutMs)
+    await this.#ring.open(settings.taskTimeoutMs, producerSizes(written))
     const consumer = await broker.connectConsumer({
       groupId: settings.applicationId,
       groupInstanceId: this.#slotName,
@@ -206,6 +220,7 @@ export class Worker {
       outbox,
       metrics: this.#metrics,
       transactionalIdPrefix: this.#slotName,
+      progressTopic: this.#tasksTopic,
       restart: (restarted, reason) => {
         lifecycle.restart(restarted, reason)
       },
@@ -226,7 +241,7 @@ export class Worker {
   }
 
   async #loop(parts: Parts): Promise<void> {
-    const { settings } = this.#options
+    const { settings, clock } = this.#options
     const { lifecycle, reader, cycle } = parts
     while (this.#stopping === undefined) {
       await lifecycle.handleEvents()
@@ -235,20 +250,27 @@ export class Worker {
       if (this.#restorer.active) await lifecycle.restoreStep(this.#tasks.anyRunning ? OPEN_POLL_MS : IDLE_POLL_MS)
       this.#updateState(lifecycle)
 
-      const busy = cycle.isOpen || this.#restorer.active || lifecycle.hasEvents
-      const { records, ends } = await reader.poll(settings.maxPollRecords, busy ? OPEN_POLL_MS : IDLE_POLL_MS)
+      const { records, ends } = await reader.poll(settings.maxPollRecords, this.#pollTimeoutMs(parts))
       if (!(await this.#process(records, parts))) continue
       reader.stepOverControlRecords(ends)
 
       if (!cycle.isOpen) this.#keepOffsetsAlive()
-      const drained = records.length < settings.maxPollRecords
-      if (this.#tasks.anyDirty && (drained || cycle.ageMs >= settings.commitIntervalMs))
-        await cycle.commit(drained ? 'drained' : 'interval')
-      if (!cycle.isOpen) {
-        const due = this.#tasks.running().filter(({ state }) => state?.flushDue === true)
-        for (const { task, error } of await flushCheckpoint(due, 'any', this.#options)) lifecycle.rebuild(task, error)
+      if (this.#tasks.anyDirty) {
+        const drained = records.length < settings.maxPollRecords && cycle.restMs === 0
+        if (drained || cycle.ageMs >= settings.commitIntervalMs) await cycle.commit(drained ? 'drained' : 'interval')
+      }
+      const due = this.#tasks.running().filter(({ state }) => state?.flushDue === true)
+      if (due.length > 0 && clock.monotonic() >= this.#flushAgainAt) {
+        this.#flushAgainAt = clock.monotonic() + FLUSH_PAUSE_MS
+        for (const { task, error } of await flushState(due, 'any', () => cycle.commit('flush'), this.#options))
+          lifecycle.rebuild(task, error)
       }
     }
+  }
+
+  #pollTimeoutMs({ cycle, lifecycle }: Parts): number {
+    if (this.#restorer.active || lifecycle.hasEvents) return OPEN_POLL_MS
+    return cycle.isOpen || this.#tasks.anyDirty ? Math.max(OPEN_POLL_MS, Math.ceil(cycle.restMs)) : IDLE_POLL_MS
   }
 
   /** Runs a polled batch through the tasks. False: a transaction failed on the way; the rest of the batch was dropped and positions are rewound. */
@@ -274,6 +296,11 @@ export class Worker {
       try {
         input.task.process(record)
       } catch (error) {
+        if (error instanceof UnknownSinkError) {
+          this.#sinkCheck?.learn(await readSinkLimits(this.#options.broker.admin, [error.topic]))
+          index-- // rolled back, so it runs once more
+          continue
+        }
         if (!(error instanceof CorruptedStoreError)) throw error
         await cycle.abandon(new BrokerError('commit', GIVEN_UP, error.message))
         lifecycle.rebuild(input.task, error)
@@ -293,6 +320,22 @@ export class Worker {
       }
     }
     return true
+  }
+
+  /** The broker's own limits, against our settings. Who may not read broker settings goes without. */
+  async #readBrokerLimits(admin: BrokerAdmin): Promise<void> {
+    const { settings, logger } = this.#options
+    this.#keepAliveMs = settings.offsetKeepAliveMs
+    let config: ReadonlyMap<string, string>
+    try {
+      config = await admin.brokerConfig()
+    } catch (error) {
+      logger.warn({ error: String(error) }, 'the settings of the broker could not be read: time-outs are not checked against them')
+      return
+    }
+    checkBrokerLimits(config, settings)
+    const retentionMs = Number(config.get('offsets.retention.minutes') ?? 0) * 60_000
+    if (retentionMs > 0) this.#keepAliveMs = Math.min(settings.offsetKeepAliveMs, retentionMs / 4)
   }
 
   /** Leaves and joins again, as the member that owns the fewest tasks, so that tasks without an owner get one. */
@@ -315,7 +358,7 @@ export class Worker {
 
   /** Offsets of topics the group does not subscribe to expire while it is alive (CLIENT-FACTS 26). */
   #keepOffsetsAlive(): void {
-    const oldest = this.#options.clock.monotonic() - this.#keepAliveMs
+    const oldest = this.#options.clock.now() - this.#keepAliveMs
     for (const { committed, committedAt, task } of this.#tasks.inputs()) {
       if (committed !== undefined && committedAt < oldest && task.phase === 'running') task.touched = true
     }
@@ -346,11 +389,12 @@ export class Worker {
         await lifecycle.handleEvents()
       }
     }
-    await flushCheckpoint(this.#tasks.running(), 'all decided', this.#options)
+    await flushState(this.#tasks.running(), 'all decided', () => cycle.commit('close'), this.#options)
   }
 
   async #release(): Promise<void> {
     this.#parts?.lifecycle.end()
+    this.#restorer.saveAll()
     this.#tasks.close()
     await this.#restorer.close()
     await this.#consumer?.close()
@@ -381,10 +425,4 @@ export class Worker {
       rssBytes,
     }
   }
-}
-
-/** A quarter of the broker's retention of offsets, if that is less than the option. */
-async function keepAliveMs(admin: BrokerAdmin, optionMs: number): Promise<number> {
-  const minutes = Number((await admin.brokerConfig()).get('offsets.retention.minutes'))
-  return minutes > 0 ? Math.min(optionMs, (minutes * 60_000) / 4) : optionMs
 }

@@ -16,7 +16,10 @@ import type { DedupeBacking } from './dedupe-backing.ts'
 
 /** Bounded work per commit. */
 export const MAX_TOMBSTONES = 64
-const QUEUE_FROM_DISK = 4_096
+/** Expired keys that wait in memory; more of them wait on disk. */
+const MAX_QUEUED = 4_096
+/** What one key takes: the buffer, its name as a string, the entry of a Map. */
+const BYTES_PER_KEY = 200
 
 export class ChangelogSegments {
   /** Written since the last flush, not yet on disk. */
@@ -29,6 +32,11 @@ export class ChangelogSegments {
   #firstEnd = Infinity
   readonly #preparedKeys: Buffer[] = []
   readonly #preparedTombstones: Buffer[] = []
+
+  /** Bytes that a flush frees. */
+  get bytes(): number {
+    return (this.#added.size + this.#removed.size) * BYTES_PER_KEY
+  }
 
   /** Tombstones that wait. */
   get waiting(): number {
@@ -74,14 +82,16 @@ export class ChangelogSegments {
     this.#removed.set(name, key)
   }
 
-  /** Buckets that end at `endAtMost` or before have expired. */
+  /** Buckets that end at `endAtMost` or before have expired. What does not fit into the queue comes back from the disk (`flushed`). */
   expire(endAtMost: number): void {
-    if (this.#firstEnd > endAtMost) return
+    if (this.#firstEnd > endAtMost || this.#expired.size >= MAX_QUEUED) return
     let firstEnd = Infinity
     for (const [name, key] of this.#added) {
       const end = keyBucketEnd(key)
-      if (end <= endAtMost) this.#expired.set(name, key)
-      else if (end < firstEnd) firstEnd = end
+      if (end <= endAtMost) {
+        this.#expired.set(name, key)
+        if (this.#expired.size >= MAX_QUEUED) return
+      } else if (end < firstEnd) firstEnd = end
     }
     this.#firstEnd = firstEnd
   }
@@ -97,8 +107,8 @@ export class ChangelogSegments {
     this.#added.clear()
     this.#removed.clear()
     this.#firstEnd = Infinity
-    if (this.#expired.size >= QUEUE_FROM_DISK || endAtMost === -Infinity) return
-    for (const key of backing.expiredSegments(endAtMost, QUEUE_FROM_DISK)) this.#expired.set(key.toString('latin1'), key)
+    if (this.#expired.size >= MAX_QUEUED || endAtMost === -Infinity) return
+    for (const key of backing.expiredSegments(endAtMost, MAX_QUEUED)) this.#expired.set(key.toString('latin1'), key)
   }
 
   clear(): void {

@@ -10,7 +10,8 @@
  *     layers are asked newest first, and replaying changelog records in order, or twice, converges by keeping the newest time.
  *  2. Every hit, in every layer, is checked against the window (`time + window > now`); dropping expired buckets is housekeeping only.
  *  3. The cache holds copies of backing rows. A write to an id deletes its copy at once (S1 allows it: a missing copy is never wrong), so no copy is ever stale.
- *  4. Only committed stream time expires anything: the time an aborted or rolled back record reached is forgotten with it.
+ *  4. Only committed stream time expires anything: the time an aborted or rolled back record reached is forgotten with it. It is that of the task, not of
+ *     what the store holds: `reset` keeps it, and an earlier `now` than it counts as it.
  *  5. An entry that is already outside the window when it is written is not kept: it could not be hit.
  */
 import { Buffer } from 'node:buffer'
@@ -33,6 +34,7 @@ import { FilterChain } from './bloom-filter.ts'
 import { ChangelogSegments, MAX_TOMBSTONES } from './changelog-segments.ts'
 import type { DedupeBacking, DedupeEntry } from './dedupe-backing.ts'
 import { writeMemtable, type LiveBucket, type MemtableWrite } from './dedupe-flush.ts'
+import { STATE_DEFAULTS } from './defaults.ts'
 import { DigestTable } from './digest-table.ts'
 import type { ChangelogRecord, ChangeSink, DedupeStore, DedupeVerdict, Origin } from './store.ts'
 
@@ -40,8 +42,6 @@ import type { ChangelogRecord, ChangeSink, DedupeStore, DedupeVerdict, Origin } 
 export function bucketLengthMs(windowMs: number): number {
   return Math.max(1_000, Math.ceil(windowMs / 8))
 }
-
-export const DEFAULT_CACHE_ENTRIES = 10_000
 
 export class LayeredDedupeStore implements DedupeStore {
   readonly name: string
@@ -74,7 +74,7 @@ export class LayeredDedupeStore implements DedupeStore {
   readonly #undoEntry: number[] = []
   readonly #undoState: DedupeEntry[] = []
 
-  constructor(spec: DedupeStoreSpec, backing: DedupeBacking, cacheEntries: number = DEFAULT_CACHE_ENTRIES) {
+  constructor(spec: DedupeStoreSpec, backing: DedupeBacking, cacheEntries: number = STATE_DEFAULTS.cacheEntries) {
     this.name = spec.name
     this.#spec = spec
     this.#windowMs = spec.windowMs
@@ -95,12 +95,13 @@ export class LayeredDedupeStore implements DedupeStore {
     return this.#prepared || this.#writeSet.count > 0
   }
 
-  get memtableBytes(): number {
-    return this.#memtable.bytes
+  /** Bytes that a flush frees. */
+  get flushableBytes(): number {
+    return this.#memtable.bytes + this.#segments.bytes
   }
 
   get memoryBytes(): number {
-    return this.#writeSet.bytes + this.#memtable.bytes
+    return this.#writeSet.bytes + this.flushableBytes
   }
 
   get size(): number {
@@ -128,7 +129,7 @@ export class LayeredDedupeStore implements DedupeStore {
     this.#now = this.#recordNow
   }
 
-  observe(id: string | Uint8Array, time: number, now: number, partition: number, offset: number): DedupeVerdict {
+  observe(id: string | Uint8Array, time: number, present: number, partition: number, offset: number): DedupeVerdict {
     if (!Number.isSafeInteger(time)) throw new RangeError(`dedupe store ${this.name}: time ${time} is not a whole number of milliseconds`)
     invariant(!this.#prepared, 'S1-observe-after-prepare')
     const writeSet = this.#writeSet
@@ -136,7 +137,8 @@ export class LayeredDedupeStore implements DedupeStore {
     const window = this.#windowMs
     const key = digestOf(id, digest)
     this.#hasOrigin = false
-    if (now > this.#now) this.#now = now
+    if (present > this.#now) this.#now = present
+    const now = this.#now
 
     const own = writeSet.find(digest)
     if (own >= 0) {
@@ -244,6 +246,13 @@ export class LayeredDedupeStore implements DedupeStore {
     this.#closeWriteSet()
   }
 
+  resumeAt(now: number): void {
+    invariant(!this.isWriteSetOpen, 'S-resume-without-write-set', { store: this.name })
+    if (now <= this.#committedNow) return
+    this.#committedNow = this.#now = this.#recordNow = now
+    this.#expire()
+  }
+
   restore(records: readonly ChangelogRecord[]): void {
     invariant(!this.isWriteSetOpen, 'S-restore-without-write-set', { store: this.name })
     this.#cache?.clear()
@@ -254,6 +263,7 @@ export class LayeredDedupeStore implements DedupeStore {
         throw this.#located(error, record.offset)
       }
     }
+    this.#segments.expire(this.#committedNow - this.#windowMs)
   }
 
   /** Inside the storage's transaction: rows, filters, segments and dropped buckets. Changes nothing that a failed transaction would have to undo. */
@@ -287,7 +297,7 @@ export class LayeredDedupeStore implements DedupeStore {
 
   /** The transaction of `writeReset` committed: empty in memory too. */
   completeReset(): void {
-    this.#committedNow = this.#now = this.#recordNow = this.#sweptNow = -Infinity
+    this.#now = this.#committedNow
     this.#segments.clear()
     this.#closeWriteSet()
     this.#memtable.clear()
@@ -452,6 +462,8 @@ export class LayeredDedupeStore implements DedupeStore {
   #restoreRecord(key: Buffer, value: Buffer | null): void {
     const end = keyBucketEnd(key)
     if (value === null) return this.#segments.forget(Buffer.from(key))
+    // Nobody can hit any of its ids (2.), but its key still has to be forgotten in the changelog. At the end of a window that is most of what a topic holds.
+    if (end + this.#windowMs <= this.#committedNow) return this.#segments.remember(Buffer.from(key))
     const reader = this.#reader
     reader.open(value)
     while (reader.next()) {

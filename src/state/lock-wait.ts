@@ -2,7 +2,6 @@
 import type { Clock, Timers } from '../common/ports.ts'
 import { StateDirectoryError } from '../errors/errors.ts'
 
-export const DEFAULT_LOCK_TIMEOUT_MS = 10_000
 const POLL_INTERVAL_MS = 25
 
 export interface LockOwner {

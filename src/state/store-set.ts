@@ -10,19 +10,18 @@
 import { invariant } from '../common/invariant.ts'
 import type { Clock } from '../common/ports.ts'
 import type { StoreSpec } from '../common/store-spec.ts'
+import { STATE_DEFAULTS } from './defaults.ts'
 import type { TaskStorage } from './dedupe-backing.ts'
 import { LayeredDedupeStore } from './dedupe-store.ts'
 import type { TaskState } from './store.ts'
 
-export const DEFAULT_MEMTABLE_BYTES = 16 * 1024 ** 2
-export const DEFAULT_FLUSH_INTERVAL_MS = 10_000
-
+/** What is left out has the default of the option table. */
 export interface StoreSetOptions {
-  /** Memtables of one task together, bytes; a flush is due above it. Default 16 MiB, about half a million ids. */
+  /** Memtables of one task together, bytes; a flush is due above it. 8 MiB are about a quarter of a million ids. A flush holds up the event loop: keep it small. */
   readonly memtableBytes?: number | undefined
-  /** A flush of a non-empty memtable is due after this long. Default 10 s. It bounds what a restart has to replay. */
+  /** A flush of a non-empty memtable is due after this long. It bounds what a restart has to replay. */
   readonly flushIntervalMs?: number | undefined
-  /** Clean entries per store. Default 10,000; 0 turns the cache off. */
+  /** Clean entries per store; 0 turns the cache off. */
   readonly cacheEntries?: number | undefined
   readonly clock: Clock
 }
@@ -40,8 +39,8 @@ export class StoreSet implements TaskState {
   constructor(storage: TaskStorage, specs: readonly StoreSpec[], options: StoreSetOptions, onClose: () => void = () => undefined) {
     this.#storage = storage
     this.#clock = options.clock
-    this.#memtableBytes = options.memtableBytes ?? DEFAULT_MEMTABLE_BYTES
-    this.#flushIntervalMs = options.flushIntervalMs ?? DEFAULT_FLUSH_INTERVAL_MS
+    this.#memtableBytes = options.memtableBytes ?? STATE_DEFAULTS.memtableBytes
+    this.#flushIntervalMs = options.flushIntervalMs ?? STATE_DEFAULTS.flushIntervalMs
     this.#onClose = onClose
     this.#lastFlush = options.clock.monotonic()
     const stores = new Map<string, LayeredDedupeStore>()
@@ -60,7 +59,7 @@ export class StoreSet implements TaskState {
 
   get flushDue(): boolean {
     let bytes = 0
-    for (const store of this.stores.values()) bytes += store.memtableBytes
+    for (const store of this.stores.values()) bytes += store.flushableBytes
     if (bytes >= this.#memtableBytes) return true
     return bytes > 0 && this.#clock.monotonic() - this.#lastFlush >= this.#flushIntervalMs
   }

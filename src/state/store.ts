@@ -9,7 +9,7 @@
  *  S2. The disk is never ahead of the committed changelog (X2): only `flush` writes, and only what was committed before its checkpoint was read.
  *  S3. Reads see, newest first: write-set, memtable, clean cache, filter + disk.
  *  S4. Damage met while reading or writing throws CorruptedStoreError; opening the task anew moves the file aside and starts it empty.
- *  S5. Memory is bounded: `memoryBytes` counts write-set and memtable; the owner flushes or commits before the budget is exceeded.
+ *  S5. Memory is bounded: `memoryBytes` counts write-set, memtable and what else waits for a flush; the owner flushes or commits before the budget is exceeded.
  */
 
 import type { StoreSpec } from '../common/store-spec.ts'
@@ -27,7 +27,7 @@ export interface StateStore {
   readonly name: string
   /** True when a commit of this store would write to its changelog. */
   readonly hasChanges: boolean
-  /** Bytes held by the write-set and the memtable. */
+  /** Bytes held by the write-set, the memtable and what else waits for a flush. */
   readonly memoryBytes: number
   /** Live entries in all layers; an estimate where layers overlap. */
   readonly size: number
@@ -40,6 +40,11 @@ export interface StateStore {
   commit(): void
   /** It did not: drop the write-set. Nothing else to undo (S1). */
   abort(): void
+  /**
+   * The task's committed stream time (or the wall clock, for a store that goes by it) at its assignment; ms. Told once, before the restore: what has expired
+   * by then is neither read nor kept. Only ever moves forward, and survives `reset`. Must not be ahead of what was committed: expired is forgotten for good.
+   */
+  resumeAt(now: number): void
   /** Applies committed changelog records during a restore, in offset order. Only while no write-set is open. */
   restore(records: readonly ChangelogRecord[]): void
 }
@@ -89,18 +94,20 @@ export interface TaskState {
   flush(checkpoints: ReadonlyMap<string, number>): void
   /** Empties one store, disk included: its checkpoint is too old or its log start has passed. */
   reset(store: string): void
-  /** Releases file and lock. What was not flushed is lost, by design: the changelog has it. Idempotent. */
+  /** Releases file and lock. What was not flushed is lost, by design: the changelog has it. Idempotent, never throws. */
   close(): void
 }
 
 export interface StateBackend {
   /**
-   * Opens (or creates) the state of one task. Waits at most `lockTimeoutMs` for another process to let go.
-   * Throws StateLockedError (names the owner), StateDirectoryError (not writable), StoreMismatchError (format, hash or schema version changed).
+   * Opens (or creates) the state of one task. Waits at most `lockTimeoutMs` for another process to let go; after that the task starts in a sibling place of
+   * its own, which is reported through `onLocked` with the owner's name, and catches up from the changelog there. What the other process holds is not touched.
+   * A later open that finds the task's own place free uses it and removes siblings that nobody holds.
+   * Throws StateLockedError (names the owner; 16 siblings are taken too, or another program has the file open), StateDirectoryError (not writable), StoreMismatchError (format, hash or schema version changed).
    * A damaged file is moved aside and reported through `onQuarantine`; the store then starts empty.
    */
   open(taskId: string, specs: readonly StoreSpec[]): Promise<TaskState>
-  /** Takes the exclusive lock of one worker slot; released by `close()` or the end of the process. */
+  /** Takes the exclusive lock of one worker slot, or throws StateLockedError after `lockTimeoutMs`: one slot has one worker. Released, without ever throwing, by `close()` or the end of the process. */
   lockSlot(slotName: string): Promise<{ release(): void }>
   close(): void
 }

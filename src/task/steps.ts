@@ -58,7 +58,7 @@ function compileNode(node: TopologyNode, around: StepSurroundings): Step {
         const { key, timestamp } = context
         const headers: HeaderList = context.outputHeaders
         context.key = result.key
-        if (result.timestamp !== undefined) context.timestamp = result.timestamp
+        if (result.timestamp !== undefined) context.timestamp = checkedTimestamp(result.timestamp, 'map')
         if (result.headers !== undefined) context.headers = result.headers
         next(result.value)
         context.key = key
@@ -191,6 +191,14 @@ function compileSend(
 /** A hand-written codec may return a plain Uint8Array. */
 function bufferOrNull(bytes: Uint8Array | null): Buffer | null {
   return bytes === null ? null : asBuffer(bytes)
+}
+
+/** Event time of a record: a user's function said it. */
+export function checkedTimestamp(timestamp: unknown, who: string): number {
+  if (typeof timestamp === 'number' && Number.isSafeInteger(timestamp) && timestamp >= 0) return timestamp
+  throw new TypeError(
+    `${who} gave the timestamp ${JSON.stringify(timestamp) ?? 'undefined'}; it must be a whole number of milliseconds since the epoch`,
+  )
 }
 
 function describe(value: unknown): string {

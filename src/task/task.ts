@@ -19,10 +19,11 @@ import type { DedupeStore, StateStore } from '../state/store.ts'
 import type { NodeFunctions, SubTopology, TopologyPlan } from '../topology/nodes.ts'
 import type { Failure, OnError } from '../topology/public-types.ts'
 import { recordHeaders } from '../topology/record-headers.ts'
+import { isDeadLetterTopic } from '../topology/topics.ts'
 import { deadLetterHeaders } from './dead-letter.ts'
-import type { Outbox } from './outbox.ts'
+import { UnknownSinkError, type Outbox } from './outbox.ts'
 import { ProcessingContext } from './processing-context.ts'
-import { compileSteps, type Step } from './steps.ts'
+import { checkedTimestamp, compileSteps, type Step } from './steps.ts'
 
 /** An outbox the task can take back: what a failed record had written is dropped. */
 export interface RecordOutbox extends Outbox {
@@ -150,7 +151,8 @@ export class Task {
       context.sourceKeyCodec = source.keyCodec
       const value = (context.value = source.decodeValue(record.value))
       place.phase = 'process'
-      if (source.timestamp !== undefined) context.timestamp = checkedTimestamp(source.timestamp(value, context))
+      if (source.timestamp !== undefined)
+        context.timestamp = checkedTimestamp(source.timestamp(value, context), 'the source\u2019s timestamp function')
       this.#candidate = context.timestamp > this.#streamTime ? context.timestamp : this.#streamTime
       source.first(value)
     } catch (error) {
@@ -208,9 +210,11 @@ export class Task {
       onFailure(failure, 'skip')
     } else {
       try {
-        outbox.send(policy.to.name, null, record.key, record.value, record.timestamp, [...record.headers, ...deadLetterHeaders(failure)])
+        const timestamp = outbox.acceptedTimestamp(policy.to.name, record.timestamp)
+        outbox.send(policy.to.name, null, record.key, record.value, timestamp, [...record.headers, ...deadLetterHeaders(failure)])
       } catch (error) {
         outbox.discard()
+        if (error instanceof UnknownSinkError) throw error
         throw poisoned({
           ...failure,
           error: new Error(`${failure.error.message}; and its dead letter does not fit ${policy.to.name}: ${asError(error).message}`, {
@@ -243,24 +247,25 @@ export class Task {
   }
 }
 
-/** A policy function that fails itself is no permission to go on. */
+/** A policy function that fails, or answers something else, is no permission to go on. */
 function decide(onError: OnError, failure: Failure): Exclude<OnError, (failure: Failure) => unknown> {
   if (typeof onError !== 'function') return onError
+  let answer: unknown
   try {
-    return onError(failure)
+    answer = onError(failure)
   } catch (error) {
     throw poisoned({
       ...failure,
       error: new Error(`${failure.error.message}; and onError itself failed: ${asError(error).message}`, { cause: error }),
     })
   }
-}
-
-function checkedTimestamp(timestamp: unknown): number {
-  if (typeof timestamp === 'number' && Number.isSafeInteger(timestamp) && timestamp >= 0) return timestamp
-  throw new TypeError(
-    `the source's timestamp function returned ${String(timestamp)}; it must be a whole number of milliseconds since the epoch`,
-  )
+  if (answer === 'fail' || answer === 'skip') return answer
+  if (typeof answer === 'object' && answer !== null && 'to' in answer && isDeadLetterTopic(answer.to)) return { to: answer.to }
+  const said = answer instanceof Promise ? 'a promise' : (JSON.stringify(answer) ?? String(answer))
+  throw poisoned({
+    ...failure,
+    error: new Error(`${failure.error.message}; and onError answered ${said} instead of 'fail', 'skip' or { to: deadLetters('...') }`),
+  })
 }
 
 function poisoned({ node, phase, error, record }: Failure): PoisonedRecordError {

@@ -17,7 +17,7 @@ type Step =
   | { readonly do: 'commit' }
   | { readonly do: 'abort'; readonly prepared: boolean }
   | { readonly do: 'flush'; readonly lag: number }
-  | { readonly do: 'crash' }
+  | { readonly do: 'crash'; readonly resumes: boolean }
   | { readonly do: 'rebuild'; readonly compacted: boolean }
 
 const record = fc.record({
@@ -33,7 +33,7 @@ const steps: fc.Arbitrary<Step[]> = fc.array(
     { weight: 5, arbitrary: fc.constant<Step>({ do: 'commit' }) },
     { weight: 1, arbitrary: fc.record({ do: fc.constant('abort' as const), prepared: fc.boolean() }) },
     { weight: 3, arbitrary: fc.record({ do: fc.constant('flush' as const), lag: fc.nat(5) }) },
-    { weight: 1, arbitrary: fc.constant<Step>({ do: 'crash' }) },
+    { weight: 1, arbitrary: fc.record({ do: fc.constant('crash' as const), resumes: fc.boolean() }) },
     { weight: 1, arbitrary: fc.record({ do: fc.constant('rebuild' as const), compacted: fc.boolean() }) },
   ),
   { minLength: 1, maxLength: 120 },
@@ -113,8 +113,9 @@ async function live(makeBackend: () => StateBackend, path: readonly Step[], refr
           backend = makeBackend()
           state = await backend.open('0_0', [spec])
           store = state.stores.get('dedupe') as DedupeStore
-          store.restore(changelog.records.slice(state.checkpoint('dedupe') ?? 0))
           model.abort()
+          if (step.resumes) store.resumeAt(model.now)
+          store.restore(changelog.records.slice(state.checkpoint('dedupe') ?? 0))
           break
         case 'rebuild':
           store.abort()

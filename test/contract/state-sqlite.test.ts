@@ -24,6 +24,7 @@ import Database from 'better-sqlite3'
 import { afterEach, beforeEach, describe, expect, it } from 'vitest'
 import type { DedupeStoreSpec } from '../../src/common/store-spec.ts'
 import { CorruptedStoreError, StateDirectoryError, StateLockedError, StoreMismatchError } from '../../src/errors/errors.ts'
+import type { LockedReport } from '../../src/state/generations.ts'
 import { createSqliteBackend, type SqliteBackendOptions } from '../../src/state/sqlite/sqlite-backend.ts'
 import type { QuarantineReport } from '../../src/state/sqlite/task-file.ts'
 import type { DedupeStore, StateBackend, TaskState } from '../../src/state/store.ts'
@@ -38,6 +39,7 @@ let directory: string
 let time: ManualTime
 let backends: StateBackend[]
 let reports: QuarantineReport[]
+let lockedReports: LockedReport[]
 let children: ChildProcessByStdio<null, Readable, null>[]
 
 beforeEach(() => {
@@ -46,6 +48,7 @@ beforeEach(() => {
   time = new ManualTime()
   backends = []
   reports = []
+  lockedReports = []
   children = []
 })
 afterEach(async () => {
@@ -62,6 +65,7 @@ function makeBackend(changes: Partial<SqliteBackendOptions> = {}): StateBackend 
     clock: time,
     timers: time,
     onQuarantine: (report) => reports.push(report),
+    onLocked: (report) => lockedReports.push(report),
     ...changes,
   })
   backends.push(backend)
@@ -103,19 +107,57 @@ function overwrite(file: string, at: number, bytes: Buffer): void {
 }
 
 describe('a process that is killed with -9', () => {
-  it('leaves no lock behind, of a task or a slot; while it lives the refusal names it', async () => {
+  it('leaves no lock behind, of a task or a slot; while it lives the report or the refusal names it', async () => {
     const child = start('hold', directory, '')
     await lineOf(child, (line) => line === 'ready')
-    await expect(open()).rejects.toThrow(StateLockedError)
-    await expect(open()).rejects.toThrow(new RegExp(`slot child, process ${child.pid} on here`))
-    await expect(makeBackend().lockSlot('s')).rejects.toThrow(new RegExp(`process ${child.pid}`))
+    const owner = { slot: 'child', pid: child.pid, host: 'here' }
+    const sibling = await open()
+    expect(lockedReports).toEqual([{ taskId: '0_0', owner, directory: join(directory, '0_0.1') }])
+    const refused = makeBackend().lockSlot('s')
+    await expect(refused).rejects.toThrow(StateLockedError)
+    await expect(refused).rejects.toThrow(new RegExp(`slot child, process ${child.pid} on here`))
     await kill(child)
     const state = await open()
+    expect(lockedReports.length).toBe(1)
     const lock = await makeBackend().lockSlot('s')
     lock.release()
     state.close()
     expect(readdirSync(join(directory, '0_0')).sort()).toEqual(['lock.db', 'state.db'])
+    // The sibling is in use here, so it stayed.
+    expect(existsSync(join(directory, '0_0.1', 'state.db'))).toBe(true)
+    sibling.close()
+    ;(await open()).close()
+    expect(existsSync(join(directory, '0_0.1'))).toBe(false)
   })
+
+  it('while a sibling is used by another process, and another writes to its own place, leaves both files whole', async () => {
+    const file = join(root, 'changelog')
+    const child = start('write', directory, file)
+    await lineOf(child, (line) => Number(line) >= 2_000)
+    const sibling = await open()
+    const changelog = new Changelog()
+    for (let i = 0; i < 5_000; i++) storeOf(sibling).observe(`mine-${i}`, T0, T0, 0, i)
+    changelog.commit(storeOf(sibling))
+    sibling.flush(new Map([['dedupe', 1]]))
+    await lineOf(child, (line) => Number(line) >= 6_000)
+    await kill(child)
+    const state = await open()
+    expect(lockedReports.length).toBe(1)
+    const committed = readChangelog(file)
+    storeOf(state).restore(committed.records.filter(({ offset }) => offset >= (state.checkpoint('dedupe') ?? 0)))
+    const now = timeOf(committed.ids)
+    expect(storeOf(state).observe(`id-${committed.ids - 1}`, now, now, 0, 0)).toBe('duplicate')
+    expect(storeOf(state).observe('mine-1', now, now, 0, 0)).toBe('first')
+    for (let i = 0; i < 5_000; i++) expect(storeOf(sibling).observe(`mine-${i}`, T0, T0, 0, 0)).toBe('duplicate')
+    sibling.close()
+    state.close()
+    for (const name of ['0_0', '0_0.1']) {
+      const shell = new Database(join(directory, name, 'state.db'))
+      expect(shell.pragma('integrity_check', { simple: true })).toBe('ok')
+      shell.close()
+    }
+    expect(reports).toEqual([])
+  }, 60_000)
 
   it('again and again between commits and flushes, has a file that with its changelog equals what was committed', async () => {
     const file = join(root, 'changelog')
@@ -277,8 +319,52 @@ describe('a state directory that cannot be used', () => {
   })
 
   it('is refused when a task name would leave it', async () => {
-    for (const name of ['../0_0', '', '.', '.slots', 'a/b']) await expect(open(name)).rejects.toThrow(/cannot name a folder/)
+    for (const name of ['../0_0', '', '.', '.slots', '.generations', 'a/b'])
+      await expect(open(name)).rejects.toThrow(/cannot name a folder/)
   })
+
+  it('is refused when a task name is that of a sibling of another task', async () => {
+    await expect(open('0_0.1')).rejects.toThrow(/would be a sibling generation/)
+  })
+})
+
+describe('giving a lock up', () => {
+  /** A folder in the place of the note cannot be removed as a file, not even by root. */
+  const block = (folder: string) => {
+    rmSync(join(folder, 'owner.json'))
+    mkdirSync(join(folder, 'owner.json', 'x'), { recursive: true })
+    return () => rmSync(join(folder, 'owner.json'), { recursive: true })
+  }
+
+  it('works and does not throw when its note cannot be removed: of a task', async () => {
+    const state = await open()
+    const unblock = block(join(directory, '0_0'))
+    expect(() => state.close()).not.toThrow()
+    unblock()
+    const again = await open()
+    expect(lockedReports).toEqual([])
+    again.close()
+  })
+
+  it('works and does not throw when its note cannot be removed: of a slot', async () => {
+    const lock = await makeBackend().lockSlot('s')
+    const unblock = block(join(directory, '.slots', 's'))
+    expect(() => lock.release()).not.toThrow()
+    unblock()
+    const again = await makeBackend().lockSlot('s')
+    again.release()
+  })
+})
+
+it('keeps the damaged files of a sibling when the sibling is removed', async () => {
+  const own = await open()
+  ;(await open()).close()
+  overwrite(join(directory, '0_0.1', 'state.db'), 0, Buffer.from('not a database at all'))
+  ;(await open()).close()
+  expect(reports).toMatchObject([{ movedTo: join(directory, '0_0.1', 'quarantine', 'state.db-1') }])
+  own.close()
+  ;(await open()).close()
+  expect(readdirSync(join(directory, '0_0.1'))).toEqual(['quarantine'])
 })
 
 describe('a file on disk', () => {

@@ -6,6 +6,7 @@ import type { DedupeStoreSpec } from '../../src/common/store-spec.ts'
 import { StateDirectoryError, StateLockedError, StoreMismatchError } from '../../src/errors/errors.ts'
 import { MAX_VALUE_BYTES } from '../../src/serde/dedupe-changelog.ts'
 import { LayeredDedupeStore } from '../../src/state/dedupe-store.ts'
+import { MAX_GENERATIONS, type LockedReport } from '../../src/state/generations.ts'
 import type { LockOwner } from '../../src/state/lock-wait.ts'
 import type { StoreSetOptions } from '../../src/state/store-set.ts'
 import type { ChangelogRecord, DedupeStore, StateBackend, TaskState } from '../../src/state/store.ts'
@@ -17,6 +18,7 @@ export interface BackendSettings extends StoreSetOptions {
   readonly owner: LockOwner
   readonly timers: Timers
   readonly lockTimeoutMs?: number
+  readonly onLocked?: (report: LockedReport) => void
 }
 
 /** One place on disk (or its stand-in). Backends made from it see each other's flushed state. */
@@ -96,6 +98,7 @@ export function stateContract(name: string, makePlace: () => StatePlace): void {
     let time: ManualTime
     let changelog: Changelog
     let backends: StateBackend[]
+    let reports: LockedReport[]
     let state: TaskState
     let store: DedupeStore
 
@@ -104,6 +107,7 @@ export function stateContract(name: string, makePlace: () => StatePlace): void {
       time = new ManualTime()
       changelog = new Changelog()
       backends = []
+      reports = []
     })
     afterEach(() => {
       for (const backend of backends) backend.close()
@@ -117,6 +121,7 @@ export function stateContract(name: string, makePlace: () => StatePlace): void {
         timers: time,
         owner: { slot: 'worker-1', pid: 4711, host: 'here' },
         lockTimeoutMs: 0,
+        onLocked: (report) => reports.push(report),
         ...changes,
       })
       backends.push(made)
@@ -585,18 +590,249 @@ export function stateContract(name: string, makePlace: () => StatePlace): void {
       expect(state.memoryBytes).toBe(0)
     })
 
-    it('refuses a task that another backend has open, naming its owner, and opens it when that one lets go in time', async () => {
-      await open()
-      const other = backend({ owner: { slot: 'worker-2', pid: 4712, host: 'here' }, lockTimeoutMs: 200 })
-      const refused = expect(other.open('0_3', [dedupeSpec()])).rejects.toThrow(/slot worker-1, process 4711 on here/)
-      await time.advance(300)
-      await refused
-      const waiting = other.open('0_3', [dedupeSpec()])
-      await time.advance(60)
-      state.close()
-      await time.advance(60)
-      state = await waiting
-      await expect(backend().open('0_3', [dedupeSpec()])).rejects.toThrow(StateLockedError)
+    describe('a task that another process keeps', () => {
+      const other = { slot: 'worker-2', pid: 4712, host: 'there' }
+      const storeIn = (opened: TaskState) => opened.stores.get('dedupe') as DedupeStore
+
+      it('is waited for, and opened in its own place when that process lets go in time', async () => {
+        await open()
+        observe('a', T0)
+        changelog.commit(store)
+        flush()
+        const waiting = backend({ owner: other, lockTimeoutMs: 200 }).open('0_3', [dedupeSpec()])
+        await time.advance(60)
+        state.close()
+        await time.advance(60)
+        state = await waiting
+        expect(state.checkpoint('dedupe')).toBe(1)
+        expect(reports).toEqual([])
+      })
+
+      it('starts in a sibling after the wait, empty, with the owner named; both go on and the first is as it was', async () => {
+        await open()
+        observe('a', T0)
+        changelog.commit(store)
+        flush()
+        const waiting = backend({ owner: other, lockTimeoutMs: 200 }).open('0_3', [dedupeSpec()])
+        await time.advance(150)
+        expect(reports).toEqual([])
+        await time.advance(150)
+        const sibling = await waiting
+        expect(reports).toMatchObject([{ taskId: '0_3', owner: { slot: 'worker-1', pid: 4711, host: 'here' } }])
+        expect(reports[0]?.directory).toMatch(/0_3\.1$/)
+        expect(sibling.checkpoint('dedupe')).toBeUndefined()
+        storeIn(sibling).restore(changelog.records)
+        expect(storeIn(sibling).observe('a', T0, T0, 0, 0)).toBe('duplicate')
+        expect(storeIn(sibling).observe('b', T0, T0, 0, 0)).toBe('first')
+        changelog.commit(storeIn(sibling))
+        sibling.flush(new Map([['dedupe', 2]]))
+        expect([observe('a', T0), observe('b', T0)]).toEqual(['duplicate', 'first'])
+        store.abort()
+        // What the other one wrote to the changelog lies behind this checkpoint.
+        state.flush(new Map([['dedupe', 1]]))
+        state.close()
+        sibling.close()
+        await reopen()
+        expect([observe('a', T0), observe('b', T0)]).toEqual(['duplicate', 'duplicate'])
+      })
+
+      it('goes on in its sibling from the checkpoint there, while its own place is still held', async () => {
+        await open()
+        const first = await backend().open('0_3', [dedupeSpec()])
+        storeIn(first).observe('b', T0, T0, 0, 0)
+        changelog.commit(storeIn(first))
+        first.flush(new Map([['dedupe', 1]]))
+        first.close()
+        const again = await backend().open('0_3', [dedupeSpec()])
+        expect(again.checkpoint('dedupe')).toBe(1)
+        expect(storeIn(again).observe('b', T0, T0, 0, 0)).toBe('duplicate')
+      })
+
+      it('loses the siblings that nobody holds, and only those, when its own place is free again', async () => {
+        await open()
+        const used: TaskState[] = []
+        for (const id of ['in 1', 'in 2']) {
+          const sibling = await backend().open('0_3', [dedupeSpec()])
+          storeIn(sibling).observe(id, T0, T0, 0, 0)
+          changelog.commit(storeIn(sibling))
+          sibling.flush(new Map([['dedupe', changelog.records.length]]))
+          used.push(sibling)
+        }
+        expect(reports.map(({ directory }) => directory.slice(-5))).toEqual(['0_3.1', '0_3.2'])
+        used[0]?.close()
+        state.close()
+        await open()
+        expect(state.checkpoint('dedupe')).toBeUndefined()
+        // The one in use answers and can still be written.
+        expect(storeIn(used[1] as TaskState).observe('in 2', T0, T0, 0, 0)).toBe('duplicate')
+        storeIn(used[1] as TaskState).observe('more', T0, T0, 0, 0)
+        changelog.commit(storeIn(used[1] as TaskState))
+        used[1]?.flush(new Map([['dedupe', 3]]))
+        const fresh = await backend().open('0_3', [dedupeSpec()])
+        expect(reports.at(-1)?.directory).toMatch(/0_3\.1$/)
+        expect(fresh.checkpoint('dedupe')).toBeUndefined()
+        used[1]?.close()
+        const kept = await backend().open('0_3', [dedupeSpec()])
+        expect(kept.checkpoint('dedupe')).toBe(3)
+      })
+
+      it(`is refused, with its owner named, when ${MAX_GENERATIONS} siblings are held too`, async () => {
+        await open()
+        for (let n = 1; n <= MAX_GENERATIONS; n++) await backend({ owner: other }).open('0_3', [dedupeSpec()])
+        const refused: unknown = await backend()
+          .open('0_3', [dedupeSpec()])
+          .catch((reason: unknown) => reason)
+        expect(refused).toBeInstanceOf(StateLockedError)
+        expect((refused as StateLockedError).message).toMatch(/slot worker-1, process 4711 on here.*16 sibling generations/)
+        expect((refused as StateLockedError).remedy).toBeDefined()
+        expect(reports.length).toBe(MAX_GENERATIONS)
+      })
+
+      it('is left to its holder when the report of it fails', async () => {
+        await open()
+        const failing = backend({
+          onLocked: () => {
+            throw new Error('no room for the report')
+          },
+        })
+        await expect(failing.open('0_3', [dedupeSpec()])).rejects.toThrow('no room for the report')
+        await backend().open('0_3', [dedupeSpec()])
+        expect(reports[0]?.directory).toMatch(/0_3\.1$/)
+      })
+    })
+
+    describe('resumed at the stream time that was committed', () => {
+      const isTombstone = ({ value }: ChangelogRecord) => value === null
+      /** Ten buckets of 100 ids that have expired at `later`, and one that has not. */
+      const later = T0 + 3 * WINDOW_MS
+      async function written(): Promise<void> {
+        await open()
+        for (let bucket = 0; bucket < 10; bucket++) {
+          for (let i = 0; i < 100; i++) observe(`old-${bucket}-${i}`, T0 + bucket * 10_000)
+          changelog.commit(store)
+        }
+        for (let i = 0; i < 100; i++) observe(`live-${i}`, later)
+        changelog.commit(store)
+        // What the topic holds before any of it was forgotten.
+        changelog.records.splice(0, Infinity, ...changelog.records.filter((record) => !isTombstone(record)))
+        expect(changelog.records.length).toBe(11)
+        state.close()
+        await open()
+        state.reset('dedupe')
+      }
+
+      it('restores live ids only, and forgets the rest in the changelog with the next commits, each once', async () => {
+        await written()
+        store.resumeAt(later)
+        for (const record of changelog.records) store.restore([record])
+        expect(store.size).toBe(100)
+        flush()
+        expect(store.size).toBe(100)
+        await reopen()
+        store.resumeAt(later)
+        // Found on disk at the first flush.
+        flush()
+        observe('next', later)
+        const tombstones = changelog.commit(store).filter(isTombstone)
+        observe('and next', later)
+        tombstones.push(...changelog.commit(store).filter(isTombstone))
+        expect(new Set(tombstones.map(({ key }) => key.toString('hex'))).size).toBe(10)
+        expect(tombstones.length).toBe(10)
+        expect(changelog.compacted().length).toBe(3)
+        for (let i = 0; i < 100; i++) expect(observe(`live-${i}`, later)).toBe('duplicate')
+      })
+
+      it('writes the tombstones with the first commit after the restore, also without a flush', async () => {
+        await written()
+        store.resumeAt(later)
+        store.restore(changelog.records)
+        observe('next', later)
+        expect(changelog.commit(store).filter(isTombstone).length).toBe(10)
+        expect(changelog.compacted().length).toBe(2)
+      })
+
+      it('writes no second tombstone for what the restored changelog has forgotten already', async () => {
+        await written()
+        const tombstones = changelog.records.slice(0, 4).map(({ key }, index) => ({ offset: 11 + index, key, value: null }))
+        changelog.records.push(...tombstones)
+        store.resumeAt(later)
+        for (const record of changelog.records) {
+          store.restore([record])
+          if (record.offset === 7) state.flush(new Map([['dedupe', 8]]))
+        }
+        observe('next', later)
+        expect(changelog.commit(store).filter(isTombstone).length).toBe(6)
+        flush()
+        observe('and next', later)
+        expect(changelog.commit(store).filter(isTombstone)).toEqual([])
+      })
+
+      it('bounds the memory of a changelog that has expired as a whole: its keys ask for a flush', async () => {
+        await open(dedupeSpec(), { memtableBytes: 500_000 })
+        observe('old', T0)
+        const [old] = changelog.prepare(store)
+        store.abort()
+        store.resumeAt(later)
+        let flushes = 0
+        for (let n = 0; n < 10_000; n++) {
+          const key = Buffer.from(old?.key ?? [])
+          key.writeUInt32BE(n, 12)
+          store.restore([{ offset: n, key, value: old?.value ?? null }])
+          if (!state.flushDue) continue
+          expect(state.memoryBytes).toBeLessThan(600_000)
+          flushes++
+          state.flush(new Map([['dedupe', n + 1]]))
+        }
+        expect(flushes).toBeGreaterThan(1)
+        expect(store.size).toBe(0)
+        // And all of them are forgotten, 64 per transaction.
+        const forgotten = new Set<string>()
+        for (let commit = 0; commit < 200; commit++) {
+          for (const { key } of changelog.commit(store).filter(isTombstone)) forgotten.add(key.toString('hex'))
+          if (commit % 50 === 49) state.flush(new Map([['dedupe', 10_000]]))
+        }
+        expect(forgotten.size).toBe(10_000)
+      })
+
+      it('drops buckets on disk that have expired by then', async () => {
+        await open()
+        observe('a', T0)
+        changelog.commit(store)
+        flush()
+        state.close()
+        await open()
+        expect(store.size).toBe(1)
+        store.resumeAt(later)
+        expect(store.size).toBe(0)
+        flush()
+        state.close()
+        await open()
+        expect(store.size).toBe(0)
+      })
+
+      it('remembers an id up to, and not at, the end of its window, whatever an earlier time asks', async () => {
+        await open()
+        observe('a', T0)
+        changelog.commit(store)
+        await reopen()
+        store.resumeAt(T0 + WINDOW_MS - 1)
+        expect(observe('a', T0)).toBe('duplicate')
+        store.resumeAt(T0 + WINDOW_MS)
+        expect(observe('a', T0)).toBe('first')
+        // Too old to be kept.
+        expect(store.hasChanges).toBe(false)
+      })
+
+      it('does not move back, keeps its time over a reset, and is refused while a write-set is open', async () => {
+        await written()
+        store.resumeAt(later)
+        store.resumeAt(T0)
+        state.reset('dedupe')
+        store.restore(changelog.records)
+        expect(store.size).toBe(100)
+        observe('open', later)
+        expect(() => store.resumeAt(later + 1)).toThrow('S-resume-without-write-set')
+      })
     })
 
     it('gives one slot to one owner', async () => {

@@ -79,7 +79,7 @@ describe('internal topics', () => {
         name: 'app-dedupe-changelog',
         partitions: 2,
         replicationFactor: 3,
-        config: { 'cleanup.policy': 'compact', 'delete.retention.ms': '604800000' },
+        config: { 'cleanup.policy': 'compact', 'delete.retention.ms': '604800000', 'segment.bytes': '67108864' },
       },
     ])
   })

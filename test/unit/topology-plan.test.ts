@@ -216,7 +216,11 @@ describe('describe()', () => {
   test('names internal topics and their settings after the application id, by default the topology', () => {
     expect(built.describe().internalTopics).toEqual([
       { name: 'app-tasks', purpose: 'tasks', config: { 'cleanup.policy': 'compact' } },
-      { name: 'app-dedupe-changelog', purpose: 'changelog', config: { 'cleanup.policy': 'compact', 'delete.retention.ms': '604800000' } },
+      {
+        name: 'app-dedupe-changelog',
+        purpose: 'changelog',
+        config: { 'cleanup.policy': 'compact', 'delete.retention.ms': '604800000', 'segment.bytes': '67108864' },
+      },
     ])
     expect(built.describe({ applicationId: 'shop-1' }).internalTopics.map((each) => each.name)).toEqual([
       tasksTopic('shop-1'),

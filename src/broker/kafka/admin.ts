@@ -38,8 +38,14 @@ export class KafkaAdmin implements BrokerAdmin {
   #lookUps(): Promise<Admin> {
     this.#look ??= (async () => {
       const admin = new Kafka(kafkaJsConfig(this.#settings)).admin()
-      await admin.connect()
-      return admin
+      try {
+        await admin.connect()
+        return admin
+      } catch (error) {
+        this.#look = undefined // the next look-up tries again
+        await admin.disconnect()
+        throw error
+      }
     })()
     return this.#look
   }

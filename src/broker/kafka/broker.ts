@@ -1,6 +1,14 @@
 /** The real cluster behind the port. Owns nothing but the admin connection; everything else it opens belongs to the caller. */
 import { BrokerError } from '../../errors/broker-error.ts'
-import type { Broker, BrokerAdmin, ChangelogReader, GroupConsumer, GroupConsumerOptions, TransactionalProducer } from '../port.ts'
+import type {
+  Broker,
+  BrokerAdmin,
+  ChangelogReader,
+  GroupConsumer,
+  GroupConsumerOptions,
+  ProducerOptions,
+  TransactionalProducer,
+} from '../port.ts'
 import { KafkaAdmin } from './admin.ts'
 import { baseConfig, connect, disconnect, type ConnectionSettings } from './connection.ts'
 import { connectConsumer } from './consumer.ts'
@@ -22,7 +30,7 @@ export class KafkaBroker implements Broker {
     return connectConsumer(this.#settings, options)
   }
 
-  connectProducer(options: { readonly transactionalId: string; readonly transactionTimeoutMs: number }): Promise<TransactionalProducer> {
+  connectProducer(options: ProducerOptions): Promise<TransactionalProducer> {
     return connectProducer(this.#settings, options)
   }
 

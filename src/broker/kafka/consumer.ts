@@ -21,8 +21,11 @@ import { native, type NativeConsumer, type NativePosition } from './native.ts'
 import { toPollResult } from './records.ts'
 
 const ASSIGN_PARTITIONS = -175
-/** Any number: the partition is paused in the same tick and read only after a `seek`. "Stored" would make that seek fail (CLIENT-FACTS 25). */
-const DUMMY_OFFSET = 0
+/**
+ * The log's end. The partition is paused in the same tick and read only after a `seek`; "stored" would make that seek fail (CLIENT-FACTS 25), and 0 is
+ * refused before the pause takes hold when retention has deleted the head of the log (seen: -140, no partition named).
+ */
+const DUMMY_OFFSET = -1
 
 export async function connectConsumer(settings: ConnectionSettings, options: GroupConsumerOptions): Promise<GroupConsumer> {
   const consumer = new KafkaGroupConsumer(settings, options)
@@ -36,6 +39,8 @@ class KafkaGroupConsumer implements GroupConsumer {
   #listener: RebalanceListener | undefined
   #polling = false
   #closed = false
+  /** An assignment the client refused. */
+  #failure: BrokerError | undefined
 
   constructor(settings: ConnectionSettings, options: GroupConsumerOptions) {
     this.#settings = settings
@@ -87,7 +92,8 @@ class KafkaGroupConsumer implements GroupConsumer {
       this.#client.incrementalAssign(all.map(({ topic, partition }) => ({ topic, partition, offset: DUMMY_OFFSET })))
       this.pause(all)
     } catch (error) {
-      this.#settings.logger.error({ error: brokerError('poll', error).message }, 'assignment failed in the client')
+      // The client waits for an answer that it did not get (K2): reading on is not possible. The next poll says so.
+      this.#failure = brokerError('poll', error)
     }
   }
 
@@ -107,6 +113,7 @@ class KafkaGroupConsumer implements GroupConsumer {
 
   poll(maxRecords: number, timeoutMs: number): Promise<PollResult> {
     invariant(!this.#polling, 'K3', { poll: 'second' })
+    if (this.#failure !== undefined) return Promise.reject(this.#failure)
     this.#polling = true
     return new Promise<PollResult>((resolve, reject) => {
       this.#client.getClient().consume(timeoutMs, maxRecords, true, (error, messages, ends) => {

@@ -38,6 +38,9 @@ export function call<T>(operation: BrokerOperation, start: (done: (error: unknow
   })
 }
 
+/** Long enough for a broker that stalls: giving up on a call that is still in the client ends the worker. */
+const WATCHDOG_GRACE_MS = 30_000
+
 /**
  * As `call`, but gives up `graceMs` after the client's own time-out: some calls never answer (CLIENT-FACTS 23). A late answer is dropped; the
  * caller must treat the outcome as unknown.
@@ -46,13 +49,11 @@ export function callWithWatchdog<T>(
   operation: BrokerOperation,
   timeoutMs: number,
   start: (done: (error: unknown, result?: T) => void) => void,
-  graceMs = 2_000,
+  graceMs = WATCHDOG_GRACE_MS,
 ): Promise<T> {
   return new Promise<T>((resolve, reject) => {
     const timer = setTimeout(() => {
-      reject(
-        new BrokerError(operation, WATCHDOG, `no answer within ${timeoutMs + graceMs} ms`, { isRetriable: operation === 'sendOffsets' }),
-      )
+      reject(new BrokerError(operation, WATCHDOG, `no answer within ${timeoutMs + graceMs} ms`))
     }, timeoutMs + graceMs)
     call(operation, start).then(
       (result) => {

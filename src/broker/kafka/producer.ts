@@ -5,7 +5,7 @@
  * reports; polling in the background; Java's murmur2 partitioner.
  */
 import { BrokerError } from '../../errors/broker-error.ts'
-import type { GroupConsumer, HeaderList, OffsetToCommit, TransactionalProducer } from '../port.ts'
+import type { GroupConsumer, HeaderList, OffsetToCommit, ProducerOptions, TransactionalProducer } from '../port.ts'
 import { baseConfig, connect, disconnect, type ConnectionSettings } from './connection.ts'
 import { nativeConsumer } from './consumer.ts'
 import { brokerError, call, callWithWatchdog } from './errors.ts'
@@ -13,13 +13,12 @@ import { native, type NativeProducer } from './native.ts'
 import { toNativeHeaders } from './records.ts'
 
 const QUEUE_FULL = -184
+/** To the client 0 means "now" (CLIENT-FACTS 12); the first millisecond of 1970 becomes the second. */
+const EARLIEST_TIMESTAMP = 1
 /** How long to wait before a full queue is tried again: a batch leaves every millisecond or so. */
 const QUEUE_FULL_DELAY_MS = 2
 
-export async function connectProducer(
-  settings: ConnectionSettings,
-  options: { readonly transactionalId: string; readonly transactionTimeoutMs: number },
-): Promise<TransactionalProducer> {
+export async function connectProducer(settings: ConnectionSettings, options: ProducerOptions): Promise<TransactionalProducer> {
   const producer = new KafkaTransactionalProducer(settings, options)
   await producer.connect()
   return producer
@@ -32,7 +31,7 @@ class KafkaTransactionalProducer implements TransactionalProducer {
   readonly #native: ReturnType<NativeProducer['getClient']>
   #closed = false
 
-  constructor(settings: ConnectionSettings, options: { readonly transactionalId: string; readonly transactionTimeoutMs: number }) {
+  constructor(settings: ConnectionSettings, options: ProducerOptions) {
     this.#settings = settings
     this.transactionalId = options.transactionalId
     this.#client = new native.Producer(
@@ -42,6 +41,8 @@ class KafkaTransactionalProducer implements TransactionalProducer {
         'queue.buffering.max.messages': 100_000,
         'queue.buffering.max.kbytes': 65_536,
         ...baseConfig(settings),
+        'message.max.bytes': options.maxMessageBytes,
+        'batch.size': options.batchBytes,
         'transactional.id': options.transactionalId,
         'transaction.timeout.ms': options.transactionTimeoutMs,
         'enable.idempotence': true,
@@ -78,7 +79,15 @@ class KafkaTransactionalProducer implements TransactionalProducer {
   ): boolean {
     let code: number
     try {
-      code = this.#native.produce(topic, partition, value, key, timestamp, undefined, toNativeHeaders(headers))
+      code = this.#native.produce(
+        topic,
+        partition,
+        value,
+        key,
+        timestamp === 0 ? EARLIEST_TIMESTAMP : timestamp,
+        undefined,
+        toNativeHeaders(headers),
+      )
     } catch (error) {
       throw brokerError('produce', error)
     }

@@ -6,7 +6,9 @@ import type { Timers } from '../../common/ports.ts'
 import type { DedupeStoreSpec, StoreSpec } from '../../common/store-spec.ts'
 import { StateLockedError } from '../../errors/errors.ts'
 import type { Checkpoint, DedupeBacking, TaskStorage } from '../dedupe-backing.ts'
-import { DEFAULT_LOCK_TIMEOUT_MS, LockWaits, type LockOwner } from '../lock-wait.ts'
+import { STATE_DEFAULTS } from '../defaults.ts'
+import { firstFreeGeneration, generationName, MAX_GENERATIONS, type LockedReport } from '../generations.ts'
+import { LockWaits, type LockOwner } from '../lock-wait.ts'
 import { checkSpec } from '../spec-check.ts'
 import { StoreSet, type StoreSetOptions } from '../store-set.ts'
 import type { StateBackend, TaskState } from '../store.ts'
@@ -27,10 +29,12 @@ export class MemoryDisk {
 export interface MemoryBackendOptions extends StoreSetOptions {
   readonly owner: LockOwner
   readonly timers: Timers
-  /** Default 10 s. */
+  /** Default: that of the option table. */
   readonly lockTimeoutMs?: number | undefined
   /** Default: a new, empty one. */
   readonly disk?: MemoryDisk | undefined
+  /** Another backend kept the task's lock for `lockTimeoutMs`; the task starts in a sibling. */
+  readonly onLocked?: ((report: LockedReport) => void) | undefined
 }
 
 export function createMemoryBackend(options: MemoryBackendOptions): StateBackend {
@@ -46,13 +50,13 @@ class MemoryBackend implements StateBackend {
   constructor(options: MemoryBackendOptions) {
     this.#options = options
     this.#disk = options.disk ?? new MemoryDisk()
-    this.#waits = new LockWaits(options.clock, options.timers, options.lockTimeoutMs ?? DEFAULT_LOCK_TIMEOUT_MS)
+    this.#waits = new LockWaits(options.clock, options.timers, options.lockTimeoutMs ?? STATE_DEFAULTS.lockTimeoutMs)
   }
 
   async open(taskId: string, specs: readonly StoreSpec[]): Promise<TaskState> {
-    const release = await this.#lock(`task ${taskId}`)
+    const { name, release } = await this.#lockTask(taskId)
     try {
-      const state: TaskState = new StoreSet(new MemoryTaskStorage(this.#task(taskId), taskId, release), specs, this.#options, () =>
+      const state: TaskState = new StoreSet(new MemoryTaskStorage(this.#task(name), name, release), specs, this.#options, () =>
         this.#release.delete(close),
       )
       const close = () => state.close()
@@ -79,19 +83,46 @@ class MemoryBackend implements StateBackend {
     for (const release of [...this.#release]) release()
   }
 
-  async #lock(what: string): Promise<() => void> {
-    const locks = this.#disk.locks
-    const mine = { ...this.#options.owner }
-    return this.#waits.until(
-      () => {
-        if (locks.has(what)) return undefined
-        locks.set(what, mine)
-        return () => {
-          if (locks.get(what) === mine) locks.delete(what)
+  async #lockTask(taskId: string): Promise<{ name: string; release: () => void }> {
+    try {
+      const release = await this.#lock(`task ${taskId}`)
+      for (let generation = 1; generation <= MAX_GENERATIONS; generation++) {
+        const name = generationName(taskId, generation)
+        if (!this.#disk.locks.has(`task ${name}`)) this.#disk.tasks.delete(name)
+      }
+      return { name: taskId, release }
+    } catch (error) {
+      if (!(error instanceof StateLockedError)) throw error
+      const owner = this.#disk.locks.get(`task ${taskId}`)
+      return firstFreeGeneration(taskId, error, (name) => {
+        const release = this.#tryLock(`task ${name}`)
+        if (release === undefined) return undefined
+        try {
+          this.#options.onLocked?.({ taskId, owner, directory: name })
+        } catch (failure) {
+          release()
+          throw failure
         }
-      },
+        return { name, release }
+      })
+    }
+  }
+
+  #tryLock(what: string): (() => void) | undefined {
+    const locks = this.#disk.locks
+    if (locks.has(what)) return undefined
+    const mine = { ...this.#options.owner }
+    locks.set(what, mine)
+    return () => {
+      if (locks.get(what) === mine) locks.delete(what)
+    }
+  }
+
+  async #lock(what: string): Promise<() => void> {
+    return this.#waits.until(
+      () => this.#tryLock(what),
       (waitedMs) => {
-        const owner = locks.get(what)
+        const owner = this.#disk.locks.get(what)
         return new StateLockedError(
           `state of ${what} is in use by slot ${owner?.slot}, process ${owner?.pid} on ${owner?.host}; waited ${waitedMs} ms`,
           { code: 'state-locked' },

@@ -34,14 +34,20 @@ export class FileLock {
     this.crashedWithMachine = crashedWithMachine
   }
 
-  /** Creates `directory` and takes its lock. Throws StateLockedError naming the owner, or StateDirectoryError. */
-  static async acquire(directory: string, what: string, owner: LockOwner, waits: LockWaits, clock: Clock): Promise<FileLock> {
+  /** Creates `directory` and takes its lock, waiting for it. Throws StateLockedError naming the owner, or StateDirectoryError. */
+  static acquire(directory: string, what: string, owner: LockOwner, waits: LockWaits, clock: Clock): Promise<FileLock> {
+    return waits.until(
+      () => FileLock.attempt(directory, owner, clock),
+      (waitedMs) => locked(directory, what, waitedMs),
+    )
+  }
+
+  /** Creates `directory` and takes its lock if nobody holds it. Throws StateDirectoryError. */
+  static attempt(directory: string, owner: LockOwner, clock: Clock): FileLock | undefined {
     try {
       mkdirSync(directory, { recursive: true })
-      const database = await waits.until(
-        () => tryLock(join(directory, 'lock.db')),
-        (waitedMs) => locked(directory, what, waitedMs),
-      )
+      const database = tryLock(join(directory, 'lock.db'))
+      if (database === undefined) return undefined
       try {
         const bootId = currentBootId(clock)
         const previous = readOwner(directory)
@@ -63,14 +69,25 @@ export class FileLock {
     }
   }
 
-  /** Idempotent. Never throws: the lock ends with the connection, whatever becomes of the note. */
+  /** What the holder of a lock wrote about itself; undefined: no readable note. */
+  static ownerOf(directory: string): LockOwner | undefined {
+    const owner = readOwner(directory)
+    return owner === undefined ? undefined : { slot: owner.slot, pid: owner.pid, host: owner.host }
+  }
+
+  /** Idempotent. Never throws: it is called while something else is being given up, often because of an error that must not be hidden. */
   release(): void {
     if (this.#released) return
     this.#released = true
     try {
       rmSync(join(this.directory, 'owner.json'), { force: true })
-    } finally {
+    } catch {
+      // The disk became read-only, or the folder another user's. The note is for people; left behind it costs one more check after a restart of the machine.
+    }
+    try {
       this.#database.close()
+    } catch {
+      // The lock ends with the process at the latest; until then others start in a sibling generation.
     }
   }
 }

@@ -1,17 +1,21 @@
 /**
  * State in SQLite files: `<directory>/<task>/state.db`, with `lock.db` and `owner.json` beside it; slot locks in `<directory>/.slots/<slot>`.
- * `directory` belongs to one application.
+ * A task whose lock another live process keeps starts in `<directory>/<task>.<n>` (generations.ts). The locks of those lie in `.generations/<task>.<n>` and stay,
+ * so that a folder can be removed under its lock without anybody else holding a lock on a file that is gone. `directory` belongs to one application.
  */
+import { mkdirSync, readdirSync, rmdirSync, rmSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Clock, Timers } from '../../common/ports.ts'
 import type { StoreSpec } from '../../common/store-spec.ts'
 import { StateDirectoryError, StateLockedError, errorMessage } from '../../errors/errors.ts'
-import { DEFAULT_LOCK_TIMEOUT_MS, LockWaits, type LockOwner } from '../lock-wait.ts'
+import { STATE_DEFAULTS } from '../defaults.ts'
+import { firstFreeGeneration, generationName, isGenerationName, MAX_GENERATIONS, type LockedReport } from '../generations.ts'
+import { LockWaits, type LockOwner } from '../lock-wait.ts'
 import { StoreSet, type StoreSetOptions } from '../store-set.ts'
 import type { StateBackend, TaskState } from '../store.ts'
 import { FileLock } from './file-lock.ts'
 import { asStateError, isBusy, isDamage } from './sqlite-errors.ts'
-import { ALWAYS_CHECKED_BYTES, TaskFile, quarantine, type QuarantineReport } from './task-file.ts'
+import { ALWAYS_CHECKED_BYTES, QUARANTINE, TaskFile, quarantine, type QuarantineReport } from './task-file.ts'
 
 export interface SqliteBackendOptions extends StoreSetOptions {
   /** The application's directory; created if missing. */
@@ -20,12 +24,19 @@ export interface SqliteBackendOptions extends StoreSetOptions {
   readonly owner: LockOwner
   readonly timers: Timers
   readonly clock: Clock
-  /** How long to wait for another process to let go. Default 10 s. */
+  /** How long to wait for another process to let go. Default: that of the option table. */
   readonly lockTimeoutMs?: number | undefined
   /** Files up to this size are checked for damage at every open, larger ones only after the machine itself went down. Default 32 MiB (about 0.1 s). */
   readonly alwaysCheckedBytes?: number | undefined
   /** A damaged file was moved aside; its task starts empty and is rebuilt from the changelog. */
   readonly onQuarantine?: ((report: QuarantineReport) => void) | undefined
+  /** Another live process kept the task's lock for `lockTimeoutMs`; the task starts in a sibling folder. */
+  readonly onLocked?: ((report: LockedReport) => void) | undefined
+}
+
+interface LockedFolder {
+  readonly directory: string
+  readonly lock: FileLock
 }
 
 export function createSqliteBackend(options: SqliteBackendOptions): StateBackend {
@@ -39,12 +50,11 @@ class SqliteBackend implements StateBackend {
 
   constructor(options: SqliteBackendOptions) {
     this.#options = options
-    this.#waits = new LockWaits(options.clock, options.timers, options.lockTimeoutMs ?? DEFAULT_LOCK_TIMEOUT_MS)
+    this.#waits = new LockWaits(options.clock, options.timers, options.lockTimeoutMs ?? STATE_DEFAULTS.lockTimeoutMs)
   }
 
   async open(taskId: string, specs: readonly StoreSpec[]): Promise<TaskState> {
-    const directory = join(this.#options.directory, folderName(taskId))
-    const lock = await FileLock.acquire(directory, `state of task ${taskId}`, this.#options.owner, this.#waits, this.#options.clock)
+    const { directory, lock } = await this.#lockTask(taskId)
     try {
       const state = await this.#openStores(taskId, directory, lock, specs)
       this.#open.add(state)
@@ -72,6 +82,63 @@ class SqliteBackend implements StateBackend {
     this.#waits.cancel()
     for (const entry of [...this.#open]) entry.close()
     this.#open.clear()
+  }
+
+  async #lockTask(taskId: string): Promise<LockedFolder> {
+    const { owner, clock } = this.#options
+    const directory = join(this.#options.directory, taskFolderName(taskId))
+    try {
+      const lock = await FileLock.acquire(directory, `state of task ${taskId}`, owner, this.#waits, clock)
+      this.#removeGenerations(taskId)
+      return { directory, lock }
+    } catch (error) {
+      if (!(error instanceof StateLockedError)) throw error
+      const holder = FileLock.ownerOf(directory)
+      const sibling = firstFreeGeneration(taskId, error, (name) => this.#lockGeneration(name))
+      try {
+        this.#options.onLocked?.({ taskId, owner: holder, directory: sibling.directory })
+      } catch (failure) {
+        sibling.lock.release()
+        throw failure
+      }
+      return sibling
+    }
+  }
+
+  #lockGeneration(name: string): LockedFolder | undefined {
+    const { owner, clock } = this.#options
+    const lock = FileLock.attempt(join(this.#options.directory, '.generations', name), owner, clock)
+    if (lock === undefined) return undefined
+    const directory = join(this.#options.directory, name)
+    try {
+      mkdirSync(directory, { recursive: true })
+      return { directory, lock }
+    } catch (error) {
+      lock.release()
+      throw asStateError(error, directory)
+    }
+  }
+
+  /** Siblings that nobody holds are of no use any more: the task's own place is ours again. Files in quarantine stay (task-file.ts). */
+  #removeGenerations(taskId: string): void {
+    try {
+      const present = new Set(readdirSync(this.#options.directory))
+      for (let generation = 1; generation <= MAX_GENERATIONS; generation++) {
+        const name = generationName(taskId, generation)
+        if (!present.has(name)) continue
+        const folder = this.#lockGeneration(name)
+        if (folder === undefined) continue
+        try {
+          const files = readdirSync(folder.directory)
+          for (const file of files) if (file !== QUARANTINE) rmSync(join(folder.directory, file), { recursive: true, force: true })
+          if (!files.includes(QUARANTINE)) rmdirSync(folder.directory)
+        } finally {
+          folder.lock.release()
+        }
+      }
+    } catch {
+      // It costs disk space and no answer; the next open tries again.
+    }
   }
 
   /** We hold the lock, so a busy file means a program that does not ask for it (an sqlite3 shell, a backup): bounded wait, then an error, never a wipe. */
@@ -111,6 +178,15 @@ class SqliteBackend implements StateBackend {
 
 function causeOf(error: unknown): unknown {
   return error instanceof Error ? error.cause : undefined
+}
+
+/** The siblings' names are theirs. */
+function taskFolderName(taskId: string): string {
+  if (!isGenerationName(taskId)) return folderName(taskId)
+  throw new StateDirectoryError(`${JSON.stringify(taskId)} cannot name a task: it would be a sibling generation of another one`, {
+    code: 'state-name',
+    remedy: 'Use a name that does not end in a dot and a number.',
+  })
 }
 
 /** One path segment, and none that could leave the directory or hide in it. */

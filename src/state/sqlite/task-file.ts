@@ -30,6 +30,8 @@ import { SqliteDedupeBacking } from './sqlite-dedupe-backing.ts'
 import { asStateError, isDamage } from './sqlite-errors.ts'
 
 export const FILE_FORMAT = 1
+/** Folder of damaged files, beside the state file. */
+export const QUARANTINE = 'quarantine'
 export const ALWAYS_CHECKED_BYTES = 32 * 1024 ** 2
 /** 'mlrc': tells our files from others'. */
 const APPLICATION_ID = 0x6d6c7263
@@ -142,9 +144,10 @@ export class TaskFile implements TaskStorage {
     this.#closed = true
     try {
       this.database.close()
-    } finally {
-      this.#onClose()
+    } catch {
+      // What SQLite could not move from its log into the file now, it moves at the next open; what was never flushed, the changelog has.
     }
+    this.#onClose()
   }
 
   /** A prepared statement, kept. */
@@ -180,7 +183,7 @@ export class TaskFile implements TaskStorage {
 
 /** Moves the state file aside, with all that belongs to it. Its connection must be closed. Returns its new path. */
 export function quarantine(directory: string): string {
-  const folder = join(directory, 'quarantine')
+  const folder = join(directory, QUARANTINE)
   mkdirSync(folder, { recursive: true })
   const taken = new Set(readdirSync(folder))
   let number = 1
