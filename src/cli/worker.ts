@@ -4,8 +4,8 @@
  * Owns: reading topology and configuration, the app's life in this process, its exit code.
  * Does not own: restarts (`supervisor.ts`), processing (`app.ts`).
  * Invariants:
- *  W1. Asked to stop (SIGTERM, or the supervisor is gone) it closes in good order: last commit, nothing open. It never outlives its supervisor.
- *  W2. It exits with the code of the error that stopped it, after the error was told to the supervisor, or logged where there is none.
+ *  CW1. Asked to stop (SIGTERM, or the supervisor is gone) it closes in good order: last commit, nothing open. It never outlives its supervisor.
+ *  CW2. It exits with the code of the error that stopped it, after the error was told to the supervisor, or logged where there is none.
  */
 import type { App } from '../app.ts'
 import { resolveConfig } from '../config/resolve.ts'

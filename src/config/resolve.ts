@@ -4,8 +4,8 @@
  * Owns: precedence (code or flag > environment > file > default), refusal of unknown names, redaction of secrets.
  * Does not own: the options (`options.ts`), the rules across them (`rules.ts`), reading files (`cli/load-config.ts`).
  * Invariants:
- *  C1. A ResolvedConfig that exists fits every check and every rule; otherwise one ConfigError lists everything that is wrong.
- *  C2. Nothing that prints a ResolvedConfig (JSON, console.log, `configRows`) shows a secret.
+ *  CF1. A ResolvedConfig that exists fits every check and every rule; otherwise one ConfigError lists everything that is wrong.
+ *  CF2. Nothing that prints a ResolvedConfig (JSON, console.log, `configRows`) shows a secret.
  */
 import { hostname } from 'node:os'
 import { resolve as resolvePath } from 'node:path'

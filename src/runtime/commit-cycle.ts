@@ -5,10 +5,10 @@
  * Does not own: the states of the transaction itself (transaction), reading (input-reader), when to commit (worker).
  *
  * Invariants:
- *  C1. Offsets are sent for every task that wrote or advanced, and only while it is owned (X3).
- *  C2. Write-sets are merged only after the commit succeeded, and positions become committed positions in the same step (X1, X2).
- *  C3. After a failed transaction every running task is back at its committed positions with an empty write-set, before the next poll.
- *  C4. A fenced producer is re-initialised only after the consumer proved that the slot is still ours; a second fence within a minute ends the worker:
+ *  CC1. Offsets are sent for every task that wrote or advanced, and only while it is owned (X3).
+ *  CC2. Write-sets are merged only after the commit succeeded, and positions become committed positions in the same step (X1, X2).
+ *  CC3. After a failed transaction every running task is back at its committed positions with an empty write-set, before the next poll.
+ *  CC4. A fenced producer is re-initialised only after the consumer proved that the slot is still ours; a second fence within a minute ends the worker:
  *      two processes that both re-init fence each other for ever (CLIENT-FACTS 21).
  */
 import type { GroupConsumer, OffsetToCommit } from '../broker/port.ts'
@@ -305,7 +305,7 @@ export class CommitCycle {
     this.#options.restart(this.#options.tasks.running(), reason)
   }
 
-  /** -144 means a time-out or a take-over; the flags do not tell (C4). `offsets` are given when the commit had been sent: then it may have taken effect. */
+  /** -144 means a time-out or a take-over; the flags do not tell (CC4). `offsets` are given when the commit had been sent: then it may have taken effect. */
   async #recoverFromFence(error: BrokerError, offsets: readonly OffsetToCommit[], nonce: string): Promise<boolean> {
     const { clock, settings, logger, reader, machine, consumer, metrics } = this.#options
     const now = clock.monotonic()

@@ -3,6 +3,9 @@
  * other's markers (CONCURRENT_TRANSACTIONS, CLIENT-FACTS 3); taking turns hides that.
  *
  * Owns: the producers, their initialisation and replacement. One init in flight per id; a late result of an abandoned one is not used.
+ *
+ * Invariants:
+ *  PR1. The present place holds a producer that was inited and never failed for good.
  */
 import type { Broker, TransactionalProducer } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
@@ -48,7 +51,7 @@ export class ProducerRing {
 
   get current(): TransactionalProducer {
     const producer = this.#producers[this.#index]
-    invariant(producer !== undefined, 'T3', { ring: this.#index })
+    invariant(producer !== undefined, 'PR1', { ring: this.#index })
     return producer
   }
 

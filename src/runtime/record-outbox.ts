@@ -1,6 +1,6 @@
 /**
  * Outputs of the record at hand. They are checked as they come, and produced only once the record went through: so a record that fails half-way leaves
- * nothing behind (task K1).
+ * nothing behind (task TK1).
  *
  * Owns: the pending outputs of one record. Bounded by `recordMaxOutputBytes`: above it the record is poisoned (X9).
  */

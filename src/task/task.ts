@@ -6,9 +6,9 @@
  * Calls across: Outbox.send, StateStore.beginRecord / rollbackRecord and the store's own operations, user functions.
  *
  * Invariants:
- *  K1. A record leaves all of its effects or none: a failure drops its outputs and rolls its state writes back before the error policy acts (X6).
- *  K2. The first record of an id that fails is not remembered: a mended resend must pass.
- *  K3. Stream time moves only with a record that was processed, and returns to the committed value on abort.
+ *  TK1. A record leaves all of its effects or none: a failure drops its outputs and rolls its state writes back before the error policy acts (X6).
+ *  TK2. The first record of an id that fails is not remembered: a mended resend must pass.
+ *  TK3. Stream time moves only with a record that was processed, and returns to the committed value on abort.
  */
 import type { BrokerRecord } from '../broker/port.ts'
 import { InvariantError } from '../common/invariant.ts'
@@ -236,7 +236,7 @@ export class Task {
     return committed
   }
 
-  /** It did not: counters and stream time go back (K3). Stores are aborted by their owner. */
+  /** It did not: counters and stream time go back (TK3). Stores are aborted by their owner. */
   abort(): void {
     Object.assign(this.#pending, zeroCounters())
     this.#streamTime = -1

@@ -5,11 +5,11 @@
  * Does not own: offsets, tasks, or any decision; the listener decides, this file only answers the client.
  *
  * Invariants:
- *  K1. `incrementalAssign` and `incrementalUnassign` are called in the rebalance callback only, one call site each. Called elsewhere while a revoke is
+ *  GC1. `incrementalAssign` and `incrementalUnassign` are called in the rebalance callback only, one call site each. Called elsewhere while a revoke is
  *      queued, librdkafka takes the call for its answer and two owners commit (CLIENT-FACTS 25).
- *  K2. Every callback is answered, whatever the listener does: an unanswered one stops all partitions and hangs `close` (CLIENT-FACTS 8).
- *  K3. At most one poll is outstanding, and no `seek` while one is: its batch may already hold the first records after the seek (CLIENT-FACTS 9).
- *  K4. What was assigned is paused in the same tick, so nothing is read before an explicit seek and resume.
+ *  GC2. Every callback is answered, whatever the listener does: an unanswered one stops all partitions and hangs `close` (CLIENT-FACTS 8).
+ *  GC3. At most one poll is outstanding, and no `seek` while one is: its batch may already hold the first records after the seek (CLIENT-FACTS 9).
+ *  GC4. What was assigned is paused in the same tick, so nothing is read before an explicit seek and resume.
  */
 import { partitionName, type TopicPartition, type TopicPartitionOffset } from '../../common/topic-partition.ts'
 import { invariant } from '../../common/invariant.ts'
@@ -92,7 +92,7 @@ class KafkaGroupConsumer implements GroupConsumer {
       this.#client.incrementalAssign(all.map(({ topic, partition }) => ({ topic, partition, offset: DUMMY_OFFSET })))
       this.pause(all)
     } catch (error) {
-      // The client waits for an answer that it did not get (K2): reading on is not possible. The next poll says so.
+      // The client waits for an answer that it did not get (GC2): reading on is not possible. The next poll says so.
       this.#failure = brokerError('poll', error)
     }
   }
@@ -112,7 +112,7 @@ class KafkaGroupConsumer implements GroupConsumer {
   }
 
   poll(maxRecords: number, timeoutMs: number): Promise<PollResult> {
-    invariant(!this.#polling, 'K3', { poll: 'second' })
+    invariant(!this.#polling, 'GC3', { poll: 'second' })
     if (this.#failure !== undefined) return Promise.reject(this.#failure)
     this.#polling = true
     return new Promise<PollResult>((resolve, reject) => {
@@ -125,7 +125,7 @@ class KafkaGroupConsumer implements GroupConsumer {
   }
 
   async seek(positions: readonly TopicPartitionOffset[], timeoutMs: number): Promise<void> {
-    invariant(!this.#polling, 'K3', () => ({ seek: positions.map(({ topic, partition }) => partitionName(topic, partition)) }))
+    invariant(!this.#polling, 'GC3', () => ({ seek: positions.map(({ topic, partition }) => partitionName(topic, partition)) }))
     for (const { topic, partition, offset } of positions) {
       await call('seek', (done) => {
         this.#client.seek({ topic, partition, offset }, timeoutMs, done)
@@ -207,6 +207,6 @@ class KafkaGroupConsumer implements GroupConsumer {
 }
 
 export function nativeConsumer(consumer: GroupConsumer): NativeConsumer {
-  invariant(consumer instanceof KafkaGroupConsumer, 'K5', { consumer: 'of another adapter' })
+  invariant(consumer instanceof KafkaGroupConsumer, 'GC5', { consumer: 'of another adapter' })
   return consumer.clientForOffsets()
 }

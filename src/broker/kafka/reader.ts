@@ -47,7 +47,7 @@ class KafkaChangelogReader implements ChangelogReader {
   }
 
   assign(positions: readonly TopicPartitionOffset[]): void {
-    invariant(!this.#polling, 'K3', { assign: 'with a poll outstanding' })
+    invariant(!this.#polling, 'GC3', { assign: 'with a poll outstanding' })
     try {
       if (positions.length === 0) this.#client.unassign()
       else this.#client.assign(positions.map(({ topic, partition, offset }) => ({ topic, partition, offset })))
@@ -57,7 +57,7 @@ class KafkaChangelogReader implements ChangelogReader {
   }
 
   poll(maxRecords: number, timeoutMs: number): Promise<PollResult> {
-    invariant(!this.#polling, 'K3', { poll: 'second' })
+    invariant(!this.#polling, 'GC3', { poll: 'second' })
     this.#polling = true
     return new Promise<PollResult>((resolve, reject) => {
       this.#client.getClient().consume(timeoutMs, maxRecords, true, (error, messages, ends) => {
