@@ -126,6 +126,9 @@ class RunningApp implements App {
       memtableBytes: config.memtableBytes,
       flushIntervalMs: config.stateFlushIntervalMs,
       cacheEntries: config.cacheEntries,
+      onLocked: (report) => {
+        logger.warn(report, 'another process keeps the state of a task; it starts in a sibling folder and is restored from the changelog')
+      },
       onQuarantine: (report) => {
         logger.error(report, 'a damaged store file was moved aside; its state is rebuilt from the changelog')
       },

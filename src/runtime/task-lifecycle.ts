@@ -188,6 +188,7 @@ export class TaskLifecycle implements RebalanceListener {
       input.committedAt = found.committedAt
       task.task.setStreamTime(input.topic, found.streamTime)
     }
+    resumeStores(task, task.task.streamTime, worker.clock.now())
     task.moveTo('restoring')
     for (const request of restores) restorer.add(request)
     if (restores.length === 0) await this.#start(task)
@@ -256,4 +257,13 @@ function unknownTask(number: number, tasksTopic: string, tasks: number): ConfigE
     code: 'unknown-task',
     remedy: 'The task topic has grown: restart this worker, so that it reads the new table.',
   })
+}
+
+/** Tells each store the time up to which its task has committed, so that a restore need not bring back what has expired since. */
+function resumeStores(task: AssignedTask, streamTime: number, wallClock: number): void {
+  for (const node of task.subTopology.nodes) {
+    if (node.kind !== 'dedupe') continue
+    const now = node.clock === 'wall-clock' ? wallClock : streamTime
+    if (now >= 0) task.state?.stores.get(node.store)?.resumeAt(now)
+  }
 }

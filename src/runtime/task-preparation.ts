@@ -41,7 +41,7 @@ const RETENTION_MARGIN_MS = 3_600_000
 const TASK_RECORDS_TIMEOUT_MS = 30_000
 
 /**
- * Prepares tasks one after the other; `done` gets each as soon as it is ready. `isWanted` is asked between all steps: a task that was given up meanwhile
+ * `done` gets each task as soon as it is ready. `isWanted` is asked between all steps: a task that was given up meanwhile
  * is dropped at once. Files are opened last, so that nobody holds a lock while it waits for the broker.
  */
 export async function prepareTasks(
@@ -52,6 +52,7 @@ export async function prepareTasks(
   done: (prepared: PreparedTask) => void,
 ): Promise<void> {
   const answered = await committedOffsets(tasks, consumer).catch(() => undefined)
+  const opening: Promise<void>[] = []
   for (const task of tasks) {
     if (!isWanted(task)) continue
     const committed = answered ?? (await waitForCommitted(task, consumer, options, () => !isWanted(task)))
@@ -62,15 +63,27 @@ export async function prepareTasks(
       partition: task.partition,
     }))
     const ends = byName(await logBounds(changelogs, options))
-    if (!isWanted(task)) continue
-    const state = await options.backend.open(task.name, task.subTopology.stores)
-    try {
-      if (!isWanted(task)) state.close()
-      else done({ task, state, offsets, restores: restoresOf(task, state, ends, options) })
-    } catch (error) {
-      state.close()
-      throw error
-    }
+    // Not awaited here: one file that another process holds must not keep the others waiting.
+    if (isWanted(task)) opening.push(openState(task, offsets, ends, options, isWanted, done))
+  }
+  await Promise.all(opening)
+}
+
+async function openState(
+  task: AssignedTask,
+  offsets: PreparedTask['offsets'],
+  ends: ReadonlyMap<string, PartitionOffsets>,
+  options: WorkerOptions,
+  isWanted: (task: AssignedTask) => boolean,
+  done: (prepared: PreparedTask) => void,
+): Promise<void> {
+  const state = await options.backend.open(task.name, task.subTopology.stores)
+  try {
+    if (!isWanted(task)) state.close()
+    else done({ task, state, offsets, restores: restoresOf(task, state, ends, options) })
+  } catch (error) {
+    state.close()
+    throw error
   }
 }
 

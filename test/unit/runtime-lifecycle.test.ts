@@ -81,6 +81,7 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     outbox,
     metrics: new WorkerMetrics(clock),
     transactionalIdPrefix: 'app-a-0',
+    progressTopic: TASKS_TOPIC,
     restart: (restarted, reason) => lifecycle.restart(restarted, reason),
   })
   const lifecycle: TaskLifecycle = new TaskLifecycle({

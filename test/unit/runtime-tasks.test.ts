@@ -134,7 +134,7 @@ describe('owned tasks', () => {
 })
 
 describe('the metadata of a committed offset', () => {
-  const full = { nonce: 'AAEC_-', streamTime: 1_700_000_000_123, transactionalIdPrefix: 'app-host-0', ringSize: 2 }
+  const full = { nonce: 'AAEC_-', streamTime: 1_700_000_000_123, transactionalIdPrefix: 'app-host-0', ringSize: 2, committedAt: 1_700_000_000_456 }
 
   test('comes back as it was written', () => {
     expect(readMetadata(writeMetadata(full))).toEqual(full)
@@ -157,8 +157,9 @@ describe('the metadata of a committed offset', () => {
     '{}',
     '{"v":2,"n":"x"}',
     '{"v":1,',
-    '{"v":1,"n":7,"t":1,"p":"x","r":1}',
-    '{"v":1,"n":"x","t":"1","p":"x","r":1}',
+    '{"v":1,"n":7,"t":1,"p":"x","r":1,"c":1}',
+    '{"v":1,"n":"x","t":"1","p":"x","r":1,"c":1}',
+    '{"v":1,"n":"x","t":1,"p":"x","r":1}',
     '[]',
     'null',
   ])('of somebody else is ignored: %j', (text) => {

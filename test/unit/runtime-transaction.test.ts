@@ -11,9 +11,10 @@ import { InstantTimers, ManualClock, settle } from '../helpers/manual-time.ts'
 import { refusal, ScriptedBroker } from '../helpers/scripted-broker.ts'
 
 const NONCE = 'nonce-of-this-transaction'
-const metadata = (nonce: string): string => writeMetadata({ nonce, streamTime: 1, transactionalIdPrefix: 'app', ringSize: 2 })
+const metadata = (nonce: string): string => writeMetadata({ nonce, streamTime: 1, transactionalIdPrefix: 'app', ringSize: 2, committedAt: 5 })
 const OFFSETS: readonly OffsetToCommit[] = [{ topic: 'in', partition: 0, offset: 7, metadata: metadata(NONCE) }]
 const BUDGETS = { callTimeoutMs: 100, commitBudgetMs: 1_000, replaceBudgetMs: 5_000 }
+const SIZES = { maxMessageBytes: 1_000_000, batchBytes: 1_000_000 }
 
 async function machineOn(broker = new ScriptedBroker()) {
   const clock = new ManualClock()
@@ -28,7 +29,7 @@ async function machineOn(broker = new ScriptedBroker()) {
     timers,
     logger: silentLogger,
   })
-  await ring.open(1_000)
+  await ring.open(1_000, SIZES)
   broker.script.calls.length = 0
   const machine = new TransactionMachine(ring, BUDGETS, clock, silentLogger)
   const commit = (stillOwned = () => true): Promise<Outcome> => machine.commit(broker.consumer, OFFSETS, NONCE, stillOwned)
@@ -376,7 +377,7 @@ describe('the ring of producers', () => {
     const broker = new ScriptedBroker()
     broker.script.fail('init', undefined, refusal('init', -185), refusal('init', WATCHDOG))
     const ring = ringOn(broker)
-    await ring.open(60_000)
+    await ring.open(60_000, SIZES)
     const ofOne = broker.producers.filter(({ transactionalId }) => transactionalId === broker.producers.at(-1)?.transactionalId)
     expect(ofOne.map(({ isClosed }) => isClosed)).toEqual([true, true, false])
   })
@@ -384,7 +385,7 @@ describe('the ring of producers', () => {
   test('an init that does not succeed within its budget ends in a message that names the transactional id', async () => {
     const broker = new ScriptedBroker()
     broker.script.fail('init', ...Array.from({ length: 500 }, () => refusal('init', -185)))
-    const opened = ringOn(broker).open(10_000)
+    const opened = ringOn(broker).open(10_000, SIZES)
     await expect(opened).rejects.toBeInstanceOf(BrokerUnavailableError)
     await expect(opened).rejects.toThrow(/transactional id app-[01] could not be initialised within 10000 ms/)
   })
@@ -395,7 +396,7 @@ describe('the ring of producers', () => {
     broker.connectGates.set('app-1', new Promise((resolve) => (connect = resolve)))
     broker.script.fail('init', refusal('init', 53))
     const ring = ringOn(broker)
-    await expect(ring.open(10_000)).rejects.toMatchObject({ code: 53 })
+    await expect(ring.open(10_000, SIZES)).rejects.toMatchObject({ code: 53 })
     const closed = ring.close()
     connect()
     await closed
