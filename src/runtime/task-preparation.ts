@@ -64,7 +64,10 @@ export async function prepareTasks(
     }))
     const ends = byName(await logBounds(changelogs, options))
     // Not awaited here: one file that another process holds must not keep the others waiting.
-    if (isWanted(task)) opening.push(openState(task, offsets, ends, options, isWanted, done))
+    if (!isWanted(task)) continue
+    const opened = openState(task, offsets, ends, options, isWanted, done)
+    opened.catch(() => undefined) // reported below; until then it is not unhandled
+    opening.push(opened)
   }
   await Promise.all(opening)
 }
