@@ -10,7 +10,7 @@
  *      Without it: (1) poll issued, (2) revoke and assign anew at another offset, (3) the old batch arrives and would be processed.
  *  I3. An owned slot has assignments: the client drops them without any event when another process took the slot (CLIENT-FACTS 21).
  */
-import type { GroupConsumer, PartitionEnd, PollResult } from '../broker/port.ts'
+import type { BrokerAdmin, GroupConsumer, PartitionEnd, PollResult } from '../broker/port.ts'
 import { delay } from '../common/delay.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
 import { partitionName } from '../common/topic-partition.ts'
@@ -29,7 +29,10 @@ const NOTHING: PollResult = { records: [], ends: [] }
 
 export interface InputReaderOptions {
   readonly consumer: GroupConsumer
+  readonly admin: Pick<BrokerAdmin, 'offsets'>
   readonly tasks: OwnedTasks
+  /** How often positions are compared with the logs, ms. */
+  readonly positionCheckMs: number
   readonly slotName: string
   readonly tasksTopic: string
   readonly clock: Clock
@@ -40,9 +43,11 @@ export interface InputReaderOptions {
 export class InputReader {
   readonly #options: InputReaderOptions
   #pollNumber = 0
+  #checkedAt: number
 
   constructor(options: InputReaderOptions) {
     this.#options = options
+    this.#checkedAt = options.clock.monotonic()
   }
 
   /** Resolves with what there is after `timeoutMs` at the latest. Failures that pass are logged and look like an empty poll. */
@@ -54,7 +59,10 @@ export class InputReader {
       if (!(error instanceof BrokerError)) throw error
       const { reaction, reason } = classify(error)
       if (reaction === 'fenced') throw this.slotTaken(error)
-      if (error.code === OFFSET_OUT_OF_RANGE || error.code === AUTO_OFFSET_RESET) throw this.#positionRefused(error)
+      if (error.code === OFFSET_OUT_OF_RANGE || error.code === AUTO_OFFSET_RESET) {
+        await this.checkPositions()
+        return NOTHING
+      }
       if (reaction === 'config' || reaction === 'poisoned')
         throw new ConfigError(`reading is not possible: ${error.message}: ${reason}`, { code: 'reading-refused', cause: error })
       if (reaction === 'fatal') throw new FatalError(`the consumer failed: ${error.message}`, { code: 'consumer-failed', cause: error })
@@ -149,20 +157,39 @@ export class InputReader {
     )
   }
 
-  /** -140 names no partition: the one without a position is it (CLIENT-FACTS 32). */
-  #positionRefused(error: BrokerError): ConfigError {
-    const { consumer, tasks } = this.#options
-    const inputs = [...tasks.inputs()]
-    const unplaced = inputs.filter(({ topic, partition }) => consumer.position(topic, partition) === undefined)
-    const where = (unplaced.length > 0 ? unplaced : inputs)
-      .map(({ topic, partition, next }) => `${partitionName(topic, partition)} at offset ${next}`)
-      .join(', ')
-    return new ConfigError(`reading is not possible: ${error.message}: ${where}`, {
+  /**
+   * Compares the positions of all running inputs with their logs. -140 names no partition, can be hidden behind the messages of one poll (then that input
+   * stands still without a word), and comes for the dummy offset of an assignment as well (CLIENT-FACTS 32): so the logs are asked, now and then too.
+   */
+  async checkPositions(): Promise<void> {
+    const { tasks, admin, clock } = this.#options
+    this.#checkedAt = clock.monotonic()
+    const inputs = [...tasks.inputs()].filter(({ task }) => task.phase === 'running')
+    const positions = inputs.map(({ topic, partition, next }) => ({ topic, partition, next }))
+    const bounds = await admin.offsets(positions)
+    const outside = positions.flatMap(({ topic, partition, next }, index) => {
+      const { logStart = 0, highWatermark = 0 } = bounds[index] ?? {}
+      if (next >= logStart && next <= highWatermark) return []
+      return [`${partitionName(topic, partition)} at offset ${next}, which has offsets ${logStart} to ${highWatermark}`]
+    })
+    if (outside.length === 0) return
+    throw new ConfigError(`reading is not possible: ${outside.join('; ')}`, {
       code: 'offset-out-of-range',
       remedy:
         'Records were deleted before they were processed (retention), or the topic was re-created. Reset the group\u2019s offset of that partition on purpose, then start again.',
-      cause: error,
     })
+  }
+
+  /** Called every turn; looks every `positionCheckMs`, and not at all when the broker does not answer. */
+  async checkPositionsWhenDue(): Promise<void> {
+    const { clock, positionCheckMs, logger } = this.#options
+    if (clock.monotonic() - this.#checkedAt < positionCheckMs) return
+    try {
+      await this.checkPositions()
+    } catch (error) {
+      if (!(error instanceof BrokerError)) throw error
+      logger.debug({ error: error.message }, 'positions could not be compared with the logs')
+    }
   }
 
   /** Input records not yet processed, as the last fetches saw it. */

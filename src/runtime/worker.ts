@@ -189,7 +189,17 @@ export class Worker {
     })
     this.#consumer = consumer
     const tasks = this.#tasks
-    const reader = new InputReader({ consumer, tasks, slotName: this.#slotName, tasksTopic: this.#tasksTopic, clock, timers, logger })
+    const reader = new InputReader({
+      consumer,
+      admin: broker.admin,
+      positionCheckMs: settings.metadataPollMs,
+      tasks,
+      slotName: this.#slotName,
+      tasksTopic: this.#tasksTopic,
+      clock,
+      timers,
+      logger,
+    })
     const budgets = {
       callTimeoutMs: CALL_TIMEOUT_MS,
       commitBudgetMs: settings.transactionTimeoutMs + CALL_TIMEOUT_MS,
@@ -254,7 +264,10 @@ export class Worker {
       if (!(await this.#process(records, parts))) continue
       reader.stepOverControlRecords(ends)
 
-      if (!cycle.isOpen) this.#keepOffsetsAlive()
+      if (!cycle.isOpen) {
+        this.#keepOffsetsAlive()
+        await reader.checkPositionsWhenDue()
+      }
       if (this.#tasks.anyDirty) {
         const drained = records.length < settings.maxPollRecords && cycle.restMs === 0
         if (drained || cycle.ageMs >= settings.commitIntervalMs) await cycle.commit(drained ? 'drained' : 'interval')

@@ -81,10 +81,12 @@ describe('kill -9', () => {
     for (let round = 0; round < 2; round++) {
       const child = workerChild(place, defaults, kill('sendOffsetsToTransaction', 'before', 1))
       expect(await child.exit, child.text).toEqual({ code: null, signal: 'SIGKILL' })
+    console.log('ROUND', child.text, performance.now())
     }
     const last = workerChild(place, defaults)
     await last.says('running')
     await processed(place)
+    console.log('LAST', last.text)
     await last.kill()
     expect(notOnce(ids(await readAll(place.output)), names('a', 200))).toEqual({})
     expect(last.of('failed')).toEqual([])

@@ -24,8 +24,9 @@ export interface Exit {
 
 export class Child {
   readonly process: ChildProcess
-  /** What it said, line by line; lines that are no JSON as `{ text }`. */
+  /** What it said, line by line, with the ms since its start as `at`; lines that are no JSON as `{ text }`. */
   readonly lines: Line[] = []
+  readonly #startedAt = performance.now()
   readonly exit: Promise<Exit>
   #ended: Exit | undefined
 
@@ -33,7 +34,7 @@ export class Child {
     const child = spawn(process.execPath, ['--import', 'tsx', ...args], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
     this.process = child
     for (const stream of [child.stdout, child.stderr])
-      createInterface({ input: stream }).on('line', (line) => this.lines.push(parsed(line)))
+      createInterface({ input: stream }).on('line', (line) => this.lines.push({ ...parsed(line), at: Math.round(performance.now() - this.#startedAt) }))
     this.exit = new Promise((resolve) => {
       child.once('close', (code, signal) => {
         this.#ended = { code, signal }

@@ -175,12 +175,15 @@ export class ScriptedConsumer implements GroupConsumer {
 export class ScriptedReader implements ChangelogReader {
   readonly assignments: TopicPartitionOffset[][] = []
   readonly polls: (PollResult | BrokerError)[] = []
+  /** How many records each poll asked for. */
+  readonly asked: number[] = []
   isClosed = false
 
   assign(positions: readonly TopicPartitionOffset[]): void {
     this.assignments.push([...positions])
   }
-  async poll(): Promise<PollResult> {
+  async poll(maxRecords: number): Promise<PollResult> {
+    this.asked.push(maxRecords)
     const next = this.polls.shift()
     if (next instanceof BrokerError) throw next
     return next ?? { records: [], ends: [] }
@@ -200,6 +203,8 @@ export class ScriptedAdmin implements BrokerAdmin {
   readonly topics = new Map<string, { partitions: number; config: Readonly<Record<string, string>> }>()
   readonly created: TopicToCreate[] = []
   readonly bounds = new Map<string, PartitionOffsets>()
+  /** Last stable offsets, by partition name; the high watermark where none is set. */
+  readonly stable = new Map<string, number>()
   readonly groups: (GroupDescription | BrokerError)[] = []
   readonly createFailures: (BrokerError | undefined)[] = []
   groupLooks = 0
@@ -228,7 +233,10 @@ export class ScriptedAdmin implements BrokerAdmin {
     )
   }
   async lastStableOffsets(partitions: readonly TopicPartition[]): Promise<readonly number[]> {
-    return partitions.map(({ topic, partition }) => this.bounds.get(partitionName(topic, partition))?.highWatermark ?? 0)
+    return partitions.map(({ topic, partition }) => {
+      const name = partitionName(topic, partition)
+      return this.stable.get(name) ?? this.bounds.get(name)?.highWatermark ?? 0
+    })
   }
   async describeGroup(): Promise<GroupDescription> {
     this.groupLooks++

@@ -34,13 +34,15 @@ export class TaskDriver {
   readonly state: TaskState
   /** Raw outputs of the last record, for identity checks. */
   raw: { key: Buffer | null; value: Buffer | null; headers: HeaderList }[] = []
+  readonly #sinks: SinkCheck
   #nonce = 0
 
   private constructor(topology: Topology, state: TaskState, limits: Readonly<Record<string, Partial<SinkLimits>>>, maxOutputBytes: number) {
     const plan = compileTopology(topology)
     this.state = state
     const sinks = new Map(plan.sinks.map((name) => [name, { ...UNLIMITED, ...limits[name] }]))
-    this.outbox = new RecordOutbox(new SinkCheck(sinks, this.clock), maxOutputBytes)
+    this.#sinks = new SinkCheck(sinks, this.clock)
+    this.outbox = new RecordOutbox(this.#sinks, maxOutputBytes)
     this.task = new Task({
       plan,
       subTopology: plan.subTopologies[0]!,
@@ -80,6 +82,11 @@ export class TaskDriver {
       return true
     })
     return sent
+  }
+
+  /** The worker has read the limits of a topic that was not known before. */
+  learn(topic: string): void {
+    this.#sinks.learn(new Map([[topic, UNLIMITED]]))
   }
 
   /** The transaction commits: stores hand over their changes and merge, the task counts. */

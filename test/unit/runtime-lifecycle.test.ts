@@ -1,14 +1,17 @@
 /** Tasks that come and go while their preparation waits for the broker (src/runtime/task-lifecycle.ts). */
 import { describe, expect, test } from 'vitest'
 import { silentLogger } from '../../src/common/ports.ts'
+import type { AssignedTask } from '../../src/runtime/assigned-task.ts'
 import { CommitCycle } from '../../src/runtime/commit-cycle.ts'
 import { InputReader } from '../../src/runtime/input-reader.ts'
+import { writeMetadata } from '../../src/runtime/offset-metadata.ts'
 import { OwnedTasks } from '../../src/runtime/owned-tasks.ts'
 import { ProducerRing } from '../../src/runtime/producer-ring.ts'
 import { RecordOutbox } from '../../src/runtime/record-outbox.ts'
 import { Restorer } from '../../src/runtime/restore.ts'
 import { SinkCheck } from '../../src/runtime/sink-limits.ts'
 import { TaskLifecycle } from '../../src/runtime/task-lifecycle.ts'
+import { PROGRESS, progressKey } from '../../src/runtime/task-table.ts'
 import { TransactionMachine } from '../../src/runtime/transaction.ts'
 import { WorkerMetrics } from '../../src/runtime/worker-metrics.ts'
 import type { WorkerOptions, WorkerSettings } from '../../src/runtime/worker-options.ts'
@@ -17,7 +20,7 @@ import { createMemoryBackend, MemoryDisk } from '../../src/state/memory/memory-b
 import { topic, topology } from '../../src/topology/index.ts'
 import { compileTopology } from '../../src/topology/plan.ts'
 import { countingRandom, InstantTimers, ManualClock, settle } from '../helpers/manual-time.ts'
-import { ScriptedBroker } from '../helpers/scripted-broker.ts'
+import { record, refusal, ScriptedBroker } from '../helpers/scripted-broker.ts'
 import { jsonOf } from '../helpers/codecs.ts'
 
 const events = (name: string) => topic(name, { key: string(), value: jsonOf<unknown>() })
@@ -95,9 +98,48 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     cycle: () => cycle,
     restorer,
   })
-  return { broker, lifecycle, tasks, backend, disk, clock, events, worker }
+  return { broker, lifecycle, tasks, backend, disk, clock, events, worker, cycle, ring }
 }
 const mine = [{ topic: TASKS_TOPIC, partition: 0 }]
+const CHANGELOG = 'app-dedupe-changelog'
+const metadata = (nonce: string): string =>
+  writeMetadata({ nonce, streamTime: 7, transactionalIdPrefix: 'app-a-0', ringSize: 2, committedAt: 3 })
+
+/** Assigned, restored, running; producers are ready. */
+async function runningOn(setup: ReturnType<typeof lifecycleOn>): Promise<AssignedTask> {
+  await setup.ring.open(1_000, { maxMessageBytes: 1_000_000, batchBytes: 1_000_000 })
+  setup.broker.consumer.assigned = setup.lifecycle.assigned(mine).slice()
+  await setup.lifecycle.handleEvents()
+  await settle()
+  await setup.lifecycle.handleEvents()
+  const task = setup.tasks.get(0)!
+  expect(task.phase).toBe('running')
+  return task
+}
+
+function hasOffset({ broker }: ReturnType<typeof lifecycleOn>, offset: number): void {
+  broker.consumer.committedOffsets.set('in[0]', { topic: 'in', partition: 0, offset, metadata: metadata('n') })
+}
+
+/** What the task topic has on record: a table, and notes of the tasks that ever committed. */
+function hasProgress({ broker }: ReturnType<typeof lifecycleOn>, ...names: string[]): void {
+  broker.admin.bounds.set('app-tasks[0]', { topic: 'app-tasks', partition: 0, logStart: 0, highWatermark: names.length })
+  broker.reader.deliver(
+    names.map((name, offset) => record('app-tasks', offset, String(progressKey(name)), String(PROGRESS))),
+    [{ topic: 'app-tasks', partition: 0, offset: names.length }],
+  )
+}
+
+/** Assigned, and the error that ends the worker. */
+async function failureOf({ lifecycle }: ReturnType<typeof lifecycleOn>): Promise<unknown> {
+  lifecycle.assigned(mine)
+  await lifecycle.handleEvents()
+  await settle()
+  return lifecycle.handleEvents().then(
+    () => undefined,
+    (error: unknown) => error,
+  )
+}
 
 describe('a task whose preparation waits', () => {
   test('L3, X7: is assigned paused, and runs only when its committed offsets and its state are there', async () => {
@@ -186,5 +228,145 @@ describe('a task whose preparation waits', () => {
       code: 'unknown-task',
       message: expect.stringContaining('task 7 of app-tasks'),
     })
+  })
+})
+
+describe('committed offsets at the start of a task', () => {
+  test('F52: progress on record without an offset refuses to start: reading from the beginning would repeat every output', async () => {
+    const setup = lifecycleOn()
+    hasProgress(setup, '0_0')
+    expect(await failureOf(setup)).toMatchObject({
+      name: 'ConfigError',
+      code: 'offsets-missing',
+      message: expect.stringMatching(/task 0_0 .*in\[0\].* has worked before.*no committed offset for in\[0\]/),
+      remedy: expect.stringContaining('--reset-offsets'),
+    })
+    expect(setup.disk.locks.size).toBe(0)
+  })
+
+  test('progress of another task alone is no obstacle', async () => {
+    const setup = lifecycleOn()
+    hasProgress(setup, '0_1')
+    await runningOn(setup)
+  })
+
+  test('a first start commits its start position at once, so the next owner begins there too', async () => {
+    const setup = lifecycleOn()
+    setup.broker.admin.bounds.set('in[0]', { topic: 'in', partition: 0, logStart: 12, highWatermark: 20 })
+    const task = await runningOn(setup)
+    expect(setup.broker.consumer.seeks).toEqual([{ topic: 'in', partition: 0, offset: 12 }])
+    expect(task.dirty).toBe(true)
+    expect(await setup.cycle.commit('drained')).toBe(true)
+    expect(setup.broker.producers.flatMap(({ sentOffsets }) => sentOffsets)).toMatchObject([[{ topic: 'in', partition: 0, offset: 12 }]])
+    expect(task.dirty).toBe(false)
+  })
+
+  test('the first offsets of a task go together with the note that there are some, later ones without', async () => {
+    const setup = lifecycleOn()
+    const task = await runningOn(setup)
+    await setup.cycle.commit('drained')
+    task.touched = true
+    await setup.cycle.commit('drained')
+    expect(setup.broker.producers.flatMap(({ produced }) => produced)).toMatchObject([
+      { topic: TASKS_TOPIC, partition: 0, key: progressKey('0_0'), value: PROGRESS },
+    ])
+    // Transaction by transaction, each on its own producer of the ring.
+    expect(setup.broker.script.operations.filter((operation) => operation === 'sendOffsets' || operation === 'produce')).toEqual([
+      'produce',
+      'sendOffsets',
+      'sendOffsets',
+    ])
+  })
+
+  test('a task that has offsets goes on from there, with nothing to commit', async () => {
+    const setup = lifecycleOn()
+    hasOffset(setup, 15)
+    const task = await runningOn(setup)
+    expect(setup.broker.consumer.seeks).toEqual([{ topic: 'in', partition: 0, offset: 15 }])
+    expect([task.dirty, task.task!.streamTimeOf('in')]).toEqual([false, 7])
+  })
+})
+
+describe('the file and its changelog', () => {
+  /** A file that is complete up to `checkpoint`, left behind by an earlier process. */
+  async function fileAt({ backend }: ReturnType<typeof lifecycleOn>, checkpoint: number): Promise<void> {
+    const state = await backend.open('0_0', plan.subTopologies[0]!.stores)
+    state.flush(new Map([['dedupe', checkpoint]]))
+    state.close()
+  }
+  const log = (setup: ReturnType<typeof lifecycleOn>, logStart: number, highWatermark: number) =>
+    setup.broker.admin.bounds.set(`${CHANGELOG}[0]`, { topic: CHANGELOG, partition: 0, logStart, highWatermark })
+
+  test('F52: a log that ends before the checkpoint is an error with a plan, and the file, perhaps the last copy, stays as it is', async () => {
+    const setup = lifecycleOn()
+    hasOffset(setup, 15)
+    await fileAt(setup, 40)
+    log(setup, 0, 10)
+    expect(await failureOf(setup)).toMatchObject({
+      name: 'ConfigError',
+      code: 'changelog-shrunk',
+      message: expect.stringMatching(/offset 40 of app-dedupe-changelog\[0\].*ends at 10/),
+    })
+    const state = await setup.backend.open('0_0', plan.subTopologies[0]!.stores)
+    expect(state.checkpoint('dedupe')).toBe(40)
+  })
+
+  test.each([
+    ['at the end of the log: nothing is read', 10, 0, 10, undefined],
+    ['before the end: read on from there', 4, 0, 10, 4],
+    ['before the log start: rebuilt from the log start', 4, 6, 10, 6],
+  ])('a checkpoint %s', async (_name, checkpoint, logStart, end, from) => {
+    const setup = lifecycleOn()
+    hasOffset(setup, 15)
+    await fileAt(setup, checkpoint)
+    log(setup, logStart, end)
+    setup.lifecycle.assigned(mine)
+    await setup.lifecycle.handleEvents()
+    await settle()
+    await setup.lifecycle.handleEvents()
+    expect(setup.tasks.get(0)!.phase).toBe(from === undefined ? 'running' : 'restoring')
+    if (from !== undefined) {
+      await setup.lifecycle.restoreStep(0)
+      expect(setup.broker.reader.assignments).toEqual([[{ topic: CHANGELOG, partition: 0, offset: from }]])
+    }
+  })
+
+  test('C30: a checkpoint older than the retention of tombstones is rebuilt from the log start: deleted ids would rise again', async () => {
+    const setup = lifecycleOn()
+    hasOffset(setup, 15)
+    await fileAt(setup, 4)
+    log(setup, 0, 10)
+    setup.clock.advance(7 * 86_400_000)
+    setup.lifecycle.assigned(mine)
+    await setup.lifecycle.handleEvents()
+    await settle()
+    await setup.lifecycle.handleEvents()
+    await setup.lifecycle.restoreStep(0)
+    expect(setup.broker.reader.assignments).toEqual([[{ topic: CHANGELOG, partition: 0, offset: 0 }]])
+  })
+})
+
+describe('F1: a worker that woke up after its session was over', () => {
+  test.each([
+    ['the client knows of its loss', (setup: ReturnType<typeof lifecycleOn>) => (setup.broker.consumer.isLost = true)],
+    [
+      'the client does not know yet, the group refuses',
+      (setup: ReturnType<typeof lifecycleOn>) =>
+        setup.broker.script.fail('sendOffsets', refusal('sendOffsets', 25, { isAbortRequired: true })),
+    ],
+  ])('writes no checkpoint over the records of the new owner: %s', async (_name, loses) => {
+    const setup = lifecycleOn()
+    hasOffset(setup, 15)
+    await runningOn(setup)
+    // The new owner has written up to 9.
+    setup.broker.admin.bounds.set(`${CHANGELOG}[0]`, { topic: CHANGELOG, partition: 0, logStart: 0, highWatermark: 9 })
+    loses(setup)
+    const answered = setup.lifecycle.revoked(mine, false)
+    await setup.lifecycle.handleEvents()
+    await answered
+    expect(setup.tasks.size).toBe(0)
+    const state = await setup.backend.open('0_0', plan.subTopologies[0]!.stores)
+    expect(state.checkpoint('dedupe')).toBeUndefined()
+    expect(setup.broker.script.operations).not.toContain('commit')
   })
 })

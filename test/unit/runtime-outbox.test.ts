@@ -1,7 +1,9 @@
 /** Outputs of one record: what the sinks accept, the cap of one record, and a full client queue. */
 import { describe, expect, test } from 'vitest'
+import { checkBrokerLimits } from '../../src/runtime/broker-limits.ts'
 import { RecordOutbox } from '../../src/runtime/record-outbox.ts'
-import { readSinkLimits, SinkCheck, type SinkLimits } from '../../src/runtime/sink-limits.ts'
+import { producerSizes, readSinkLimits, SinkCheck, type SinkLimits } from '../../src/runtime/sink-limits.ts'
+import { UnknownSinkError } from '../../src/task/outbox.ts'
 import { ManualClock } from '../helpers/manual-time.ts'
 import { ScriptedAdmin } from '../helpers/scripted-broker.ts'
 
@@ -40,9 +42,28 @@ describe('what a sink accepts', () => {
       (sink) => sink.check('out', null, KEY, null, now - 25 * HOUR, []),
       /message\.timestamp\.before\.max\.ms \(86400000\) back/,
     ],
-    ['a topic that was not declared', (sink) => sink.check('other', null, KEY, null, now, []), /topic other was not declared/],
   ])('refuses %s by name', (_name, act, message) => {
     expect(() => act(check())).toThrow(message)
+  })
+
+  test('a topic whose limits are not known yet is named for the worker to read them; then it is checked like any other', () => {
+    const sink = check()
+    const unknown = (): unknown => sink.check('other', 7, KEY, null, now, [])
+    expect(unknown).toThrow(UnknownSinkError)
+    expect(unknown).toThrow(expect.objectContaining({ topic: 'other' }))
+    sink.learn(new Map([['other', { ...limits, partitions: 8 }]]))
+    expect(sink.partitions('other')).toBe(8)
+    expect(unknown()).toBeGreaterThan(0)
+  })
+
+  test('the accepted timestamp is the nearest one that the topic takes', () => {
+    const sink = check()
+    for (const timestamp of [now + 30 * 24 * HOUR, now - 30 * 24 * HOUR, -1]) {
+      const accepted = sink.acceptedTimestamp('out', timestamp)
+      expect(sink.check('out', null, KEY, null, accepted, [])).toBeGreaterThan(0)
+      expect(Math.abs(accepted - now)).toBeLessThan(25 * HOUR)
+    }
+    expect(sink.acceptedTimestamp('out', now - HOUR)).toBe(now - HOUR)
   })
 
   test('refuses a null key in a compacted topic, and takes it in another', () => {
@@ -91,6 +112,40 @@ describe('limits read at start', () => {
       message: 'topics x, y, written to by this topology, do not exist',
       remedy: expect.stringContaining('kafka-topics.sh --create --topic x'),
     })
+  })
+})
+
+describe('the sizes of the client follow the topics', () => {
+  const of = (...maxMessageBytes: number[]) => producerSizes(maxMessageBytes.map((max) => ({ ...limits, maxMessageBytes: max })))
+
+  test('the largest record that any of them takes goes out, and no batch is above what all of them take', () => {
+    expect(of(4_000, 5_000_000)).toEqual({ maxMessageBytes: 5_000_000, batchBytes: 4_000 })
+    expect(of(5_000_000)).toEqual({ maxMessageBytes: 5_000_000, batchBytes: 1_000_000 })
+    expect(of()).toEqual({ maxMessageBytes: 1_000_000, batchBytes: 1_000_000 })
+  })
+})
+
+describe('time-outs above the limits of the broker', () => {
+  const settings = { transactionTimeoutMs: 60_000, sessionTimeoutMs: 90_000 }
+  const config = (values: Record<string, number>) => new Map(Object.entries(values).map(([name, value]) => [name, String(value)]))
+
+  test.each([
+    ['transactionTimeout', 'transaction.max.timeout.ms', 59_999, 60_000],
+    ['sessionTimeout', 'group.max.session.timeout.ms', 89_999, 90_000],
+    ['sessionTimeout', 'group.min.session.timeout.ms', 90_001, 90_000],
+  ])('B21: %s against %s is refused, both values named; equal is fine', (option, name, limit, value) => {
+    expect(() => checkBrokerLimits(config({ [name]: limit }), settings)).toThrow(
+      expect.objectContaining({
+        name: 'ConfigError',
+        code: 'broker-limit',
+        message: expect.stringMatching(new RegExp(`option ${option} \\(${value} ms\\) is .* ${name} \\(${limit} ms\\)`)),
+      }),
+    )
+    expect(() => checkBrokerLimits(config({ [name]: value }), settings)).not.toThrow()
+  })
+
+  test('a limit that the broker does not tell is no limit', () => {
+    expect(() => checkBrokerLimits(new Map(), settings)).not.toThrow()
   })
 })
 

@@ -2,7 +2,7 @@
 import { describe, expect, test } from 'vitest'
 import type { BrokerRecord } from '../../src/broker/port.ts'
 import { silentLogger, type Logger } from '../../src/common/ports.ts'
-import { BrokerUnavailableError } from '../../src/errors/errors.ts'
+import { BrokerUnavailableError, CorruptedStoreError } from '../../src/errors/errors.ts'
 import { AssignedTask } from '../../src/runtime/assigned-task.ts'
 import { Restorer, type RestoreProgress } from '../../src/runtime/restore.ts'
 import { createMemoryBackend, MemoryDisk } from '../../src/state/memory/memory-backend.ts'
@@ -173,8 +173,56 @@ describe('where a restore goes on', () => {
     restorer.add({ task: assigned, store, topic: CHANGELOG, partition: 0, from: 0, target: 3 })
     reader.deliver(records.map((each, offset) => at(offset, each)))
     await restorer.step(0)
+    restorer.save(assigned)
     restorer.remove(assigned)
     expect(state.checkpoint('seen')).toBe(2)
+  })
+
+  test('C34: a worker that ends in the middle of its restores keeps all of them; one that has read nothing keeps its checkpoint', async () => {
+    const { reader, restorer, task } = setup()
+    const one = await task(0)
+    const two = await task(1)
+    const [first] = await changelog(['a'])
+    restorer.add({ task: one.task, store: one.store, topic: CHANGELOG, partition: 0, from: 0, target: 3 })
+    restorer.add({ task: two.task, store: two.store, topic: CHANGELOG, partition: 1, from: 0, target: 3 })
+    reader.deliver([at(1, first!, 0)])
+    await restorer.step(0)
+    restorer.saveAll()
+    expect([one.state.checkpoint('seen'), two.state.checkpoint('seen')]).toEqual([2, undefined])
+  })
+
+  test('a store that turns out to be damaged is handed back for its rebuild; the other tasks are restored', async () => {
+    const { reader, restorer, task } = setup()
+    const one = await task(0)
+    const two = await task(1)
+    const [first] = await changelog(['a'])
+    const damage = new CorruptedStoreError('page 7 is wrong', { code: 'store-damaged' })
+    one.state.flush = () => {
+      throw damage
+    }
+    for (const { task: assigned, store } of [one, two]) {
+      restorer.add({ task: assigned, store, topic: CHANGELOG, partition: assigned.partition, from: 0, target: 1 })
+    }
+    reader.deliver([at(0, first!, 0), at(0, first!, 1)], [end(1, 0), end(1, 1)])
+    expect(await restorer.step(0)).toEqual({ finished: [two.task], damaged: [{ task: one.task, error: damage }] })
+    expect([knows(two.store, 'a'), restorer.active]).toEqual([true, false])
+  })
+
+  test('X9: large changelog records are read in small steps, however many of them there are', async () => {
+    const { reader, restorer, task } = setup()
+    const { task: assigned, store } = await task()
+    const large = await changelog(Array.from({ length: 12_000 }, (_, index) => `id${index}`))
+    const bytes = large.reduce((sum, { value }) => sum + (value?.length ?? 0), 0) / large.length
+    expect(bytes).toBeGreaterThan(100_000)
+    restorer.add({ task: assigned, store, topic: CHANGELOG, partition: 0, from: 0, target: 1_000 })
+    reader.deliver(large.map((each, offset) => at(offset, each)))
+    await restorer.step(0)
+    await restorer.step(0)
+    expect(reader.asked.at(-1)! * bytes).toBeLessThanOrEqual(4_194_304)
+    reader.deliver(Array.from({ length: 10 }, (_, offset) => at(large.length + offset, { key: large[0]!.key, value: null })))
+    await restorer.step(0)
+    await restorer.step(0)
+    expect(reader.asked.at(-1)).toBe(2_000)
   })
 
   test('X2: the end of a restore is on disk with its checkpoint', async () => {

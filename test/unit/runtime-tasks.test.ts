@@ -134,7 +134,13 @@ describe('owned tasks', () => {
 })
 
 describe('the metadata of a committed offset', () => {
-  const full = { nonce: 'AAEC_-', streamTime: 1_700_000_000_123, transactionalIdPrefix: 'app-host-0', ringSize: 2, committedAt: 1_700_000_000_456 }
+  const full = {
+    nonce: 'AAEC_-',
+    streamTime: 1_700_000_000_123,
+    transactionalIdPrefix: 'app-host-0',
+    ringSize: 2,
+    committedAt: 1_700_000_000_456,
+  }
 
   test('comes back as it was written', () => {
     expect(readMetadata(writeMetadata(full))).toEqual(full)

@@ -2,8 +2,8 @@
 import { describe, expect, test } from 'vitest'
 import { silentLogger } from '../../src/common/ports.ts'
 import { ConfigError } from '../../src/errors/errors.ts'
-import { ensureInternalTopics, internalTopics, layOutTasks } from '../../src/runtime/internal-topics.ts'
-import { agreeOnTaskTable, differences, taskTable } from '../../src/runtime/task-table.ts'
+import { ensureInternalTopics, internalTopics, layOutTasks, refuseLostChangelogs } from '../../src/runtime/internal-topics.ts'
+import { agreeOnTaskTable, differences, PROGRESS, progressKey, readTaskRecords, taskTable } from '../../src/runtime/task-table.ts'
 import { string } from '../../src/serde/index.ts'
 import { topic, topology, type Sources } from '../../src/topology/index.ts'
 import { compileTopology } from '../../src/topology/plan.ts'
@@ -70,18 +70,62 @@ describe('tasks', () => {
 })
 
 describe('internal topics', () => {
-  const wanted = internalTopics(two, 'app', { tasks: new Array<never>(5), partitions: [2, 3] }, 3)
+  const { tasks, changelogs } = internalTopics(two, 'app', { tasks: new Array<never>(5), partitions: [2, 3] }, 3)
+  const wanted = [tasks, ...changelogs]
 
   test('are the task topic, with a partition for each task, and one changelog for each store, both compacted', () => {
     expect(wanted).toMatchObject([
       { name: 'app-tasks', partitions: 5, replicationFactor: 3, config: { 'cleanup.policy': 'compact' } },
       {
         name: 'app-dedupe-changelog',
+        subTopology: 0,
         partitions: 2,
         replicationFactor: 3,
         config: { 'cleanup.policy': 'compact', 'delete.retention.ms': '604800000', 'segment.bytes': '67108864' },
       },
     ])
+  })
+
+  test.each([
+    ['read', { a: 'app-tasks', out: 'out' }, 'app-tasks'],
+    ['written', { a: 'a', out: 'app-dedupe-changelog' }, 'app-dedupe-changelog'],
+  ])('a topic that the topology itself has %s cannot be one of them', (_use, names, clash) => {
+    const clashing = compileTopology(
+      // Another name than the application's: the topology alone does not know.
+      topology('other', ({ stream }) => stream(topicOf(names.a)).dedupe({ by: 'key', window: '1h' }).to(topicOf(names.out))),
+    )
+    expect(() => internalTopics(clashing, 'app', { tasks: [], partitions: [1] }, 1)).toThrow(
+      expect.objectContaining({
+        name: 'ConfigError',
+        code: 'internal-topic-name',
+        message: expect.stringContaining(`topic ${clash} is read or written`),
+      }),
+    )
+  })
+
+  test.each([
+    ['is there: fine, whatever was committed', true, ['0_0'], undefined],
+    ['is missing before the first commit: it will be created', false, [], undefined],
+    ['is missing, and only tasks of another sub-topology committed: it will be created', false, ['1_0'], undefined],
+    [
+      'F52: is missing although its tasks committed: refused, for every remembered id would pass again',
+      false,
+      ['0_1'],
+      'changelog-missing',
+    ],
+  ])('a changelog that %s', async (_name, isThere, progress, code) => {
+    const admin = adminWith(isThere ? { 'app-dedupe-changelog': 2 } : {})
+    const checked = refuseLostChangelogs(admin, changelogs, new Set(progress)).then(
+      () => undefined,
+      (error: unknown) => error,
+    )
+    const refused = await checked
+    if (code === undefined) expect(refused).toBeUndefined()
+    else {
+      expect(refused).toBeInstanceOf(ConfigError)
+      expect(refused).toMatchObject({ code, message: expect.stringContaining('app-dedupe-changelog') })
+    }
+    expect(admin.created).toEqual([])
   })
 
   test('are created where nothing is there', async () => {
@@ -122,6 +166,8 @@ describe('the task table', () => {
   const layout = { tasks: new Array<never>(5), partitions: [2, 3] }
   const mine = taskTable(two, layout)
   const options = () => ({ random: countingRandom(), ...retry() })
+  const agree = async (broker: ScriptedBroker): Promise<void> =>
+    agreeOnTaskTable(broker, 'app-tasks', mine, await readTaskRecords(broker, 'app-tasks', options()), options())
   const brokerWith = (...tables: unknown[]): ScriptedBroker => {
     const broker = new ScriptedBroker()
     broker.admin.bounds.set('app-tasks[0]', { topic: 'app-tasks', partition: 0, logStart: 0, highWatermark: tables.length })
@@ -134,37 +180,74 @@ describe('the task table', () => {
 
   test('the first record wins: a later one of another topology does not count', async () => {
     const broker = brokerWith(mine, { ...mine, subTopologies: [] })
-    await agreeOnTaskTable(broker, 'app-tasks', mine, options())
+    await agree(broker)
     expect(broker.written).toEqual([])
   })
 
   test('is written when there is none, under a key of its own, and read back', async () => {
     const broker = brokerWith()
-    const agreed = agreeOnTaskTable(broker, 'app-tasks', mine, options())
-    // What was written becomes readable, with somebody else's table before it.
+    // What is written becomes readable, with somebody else's table before it.
     const theirs = { ...mine, subTopologies: [{ inputs: ['other'], partitions: 2, stores: [] }] }
     broker.writeRecord = async (_topic, _partition, key, value) => {
       broker.written.push({ topic: 'app-tasks', key, value })
       broker.admin.bounds.set('app-tasks[0]', { topic: 'app-tasks', partition: 0, logStart: 0, highWatermark: 2 })
       broker.reader.polls.length = 0
-      broker.reader.deliver([record('app-tasks', 0, 'table/x', JSON.stringify(theirs)), record('app-tasks', 1, String(key), String(value))])
+      broker.reader.deliver(
+        [record('app-tasks', 0, 'table/x', JSON.stringify(theirs)), record('app-tasks', 1, String(key), String(value))],
+        [{ topic: 'app-tasks', partition: 0, offset: 2 }],
+      )
     }
-    await expect(agreed).rejects.toMatchObject({ code: 'topology-does-not-fit' })
+    await expect(agree(broker)).rejects.toMatchObject({ code: 'topology-does-not-fit' })
     expect(broker.written).toHaveLength(1)
     expect(String(broker.written[0]!.key)).toMatch(/^table\/[0-9a-f]{32}$/)
     expect(broker.reader.isClosed).toBe(true)
   })
 
   test('another fingerprint with the same tasks is fine', async () => {
-    await agreeOnTaskTable(brokerWith({ ...mine, fingerprint: 'another' }), 'app-tasks', mine, options())
+    await agree(brokerWith({ ...mine, fingerprint: 'another' }))
   })
 
   test('records of the topic that are no tables are passed over', async () => {
     const broker = new ScriptedBroker()
     broker.admin.bounds.set('app-tasks[0]', { topic: 'app-tasks', partition: 0, logStart: 0, highWatermark: 2 })
-    broker.reader.deliver([record('app-tasks', 0, 'note', 'x'), record('app-tasks', 1, 'table/1', JSON.stringify(mine))])
-    await agreeOnTaskTable(broker, 'app-tasks', mine, options())
+    broker.reader.deliver(
+      [record('app-tasks', 0, 'note', 'x'), record('app-tasks', 1, 'table/1', JSON.stringify(mine))],
+      [{ topic: 'app-tasks', partition: 0, offset: 2 }],
+    )
+    await agree(broker)
     expect(broker.written).toEqual([])
+  })
+
+  test('beside it is a note for each task that ever committed; a note that was deleted does not count', async () => {
+    const broker = new ScriptedBroker()
+    broker.admin.bounds.set('app-tasks[0]', { topic: 'app-tasks', partition: 0, logStart: 0, highWatermark: 5 })
+    broker.reader.deliver(
+      [
+        record('app-tasks', 0, 'table/1', JSON.stringify(mine)),
+        record('app-tasks', 1, String(progressKey('0_1')), String(PROGRESS)),
+        record('app-tasks', 2, String(progressKey('1_2')), String(PROGRESS)),
+        record('app-tasks', 3, String(progressKey('0_0')), null),
+      ],
+      // The end lies past the marker of the transaction that wrote the notes.
+      [{ topic: 'app-tasks', partition: 0, offset: 5 }],
+    )
+    const recorded = await readTaskRecords(broker, 'app-tasks', options())
+    expect(recorded).toEqual({ table: mine, progress: new Set(['0_1', '1_2']) })
+  })
+
+  test('that cannot be read to its end within the time-out is no empty one: the worker refuses to start', async () => {
+    const broker = new ScriptedBroker()
+    broker.admin.bounds.set('app-tasks[0]', { topic: 'app-tasks', partition: 0, logStart: 0, highWatermark: 2 })
+    const clock = new ManualClock()
+    broker.reader.poll = () => {
+      clock.advance(200)
+      return Promise.resolve({ records: [], ends: [{ topic: 'app-tasks', partition: 0, offset: 1 }] })
+    }
+    await expect(readTaskRecords(broker, 'app-tasks', { ...options(), clock })).rejects.toMatchObject({
+      name: 'BrokerUnavailableError',
+      code: 'task-table-unreadable',
+    })
+    expect(broker.reader.isClosed).toBe(true)
   })
 
   test.each<[string, (table: ReturnType<typeof taskTable>) => unknown, string[]]>([
@@ -183,7 +266,7 @@ describe('the task table', () => {
 
   test('a topology that does not fit is refused with every difference and both ways out', async () => {
     const other = { ...mine, subTopologies: [{ ...mine.subTopologies[0]!, partitions: 4, stores: [] }] }
-    await expect(agreeOnTaskTable(brokerWith(other), 'app-tasks', mine, options())).rejects.toMatchObject({
+    await expect(agree(brokerWith(other))).rejects.toMatchObject({
       message: expect.stringMatching(
         /app-tasks has on record:\n {2}sub-topology 0: partitions were 4, are 2\n {2}sub-topology 0: stores.*\n {2}sub-topology 1: new/,
       ),

@@ -3,7 +3,7 @@ import { describe, expect, test } from 'vitest'
 import type { OffsetToCommit } from '../../src/broker/port.ts'
 import { silentLogger } from '../../src/common/ports.ts'
 import { WATCHDOG } from '../../src/errors/broker-error.ts'
-import { BrokerUnavailableError } from '../../src/errors/errors.ts'
+import { BrokerUnavailableError, FatalError } from '../../src/errors/errors.ts'
 import { writeMetadata } from '../../src/runtime/offset-metadata.ts'
 import { ProducerRing } from '../../src/runtime/producer-ring.ts'
 import { TransactionMachine, TRANSITIONS, type Outcome, type TransactionState } from '../../src/runtime/transaction.ts'
@@ -11,7 +11,8 @@ import { InstantTimers, ManualClock, settle } from '../helpers/manual-time.ts'
 import { refusal, ScriptedBroker } from '../helpers/scripted-broker.ts'
 
 const NONCE = 'nonce-of-this-transaction'
-const metadata = (nonce: string): string => writeMetadata({ nonce, streamTime: 1, transactionalIdPrefix: 'app', ringSize: 2, committedAt: 5 })
+const metadata = (nonce: string): string =>
+  writeMetadata({ nonce, streamTime: 1, transactionalIdPrefix: 'app', ringSize: 2, committedAt: 5 })
 const OFFSETS: readonly OffsetToCommit[] = [{ topic: 'in', partition: 0, offset: 7, metadata: metadata(NONCE) }]
 const BUDGETS = { callTimeoutMs: 100, commitBudgetMs: 1_000, replaceBudgetMs: 5_000 }
 const SIZES = { maxMessageBytes: 1_000_000, batchBytes: 1_000_000 }
@@ -177,13 +178,25 @@ describe('failures of one step', () => {
     expect(machine.state).toBe('idle')
   })
 
-  test('T1: a sendOffsets that never answers counts as retriable by its watchdog', async () => {
-    const { machine, commit, script } = await machineOn()
-    script.fail('sendOffsets', refusal('sendOffsets', WATCHDOG, { isRetriable: true }))
-    await machine.begin()
-    expect(await commit()).toEqual({ kind: 'committed' })
-    expect(script.operations).toEqual(['begin', 'flush', 'sendOffsets', 'sendOffsets', 'commit'])
-  })
+  test.each(['flush', 'sendOffsets', 'commit', 'abort'] as const)(
+    'a %s that never comes back ends the worker: it is not repeated beside itself, and its client is never closed under it',
+    async (step) => {
+      const { machine, commit, script, ring, broker } = await machineOn()
+      script.fail(step, refusal(step, WATCHDOG))
+      await machine.begin()
+      if (step === 'abort') machine.fail(refusal('produce', -190))
+      const hung = commit()
+      await expect(hung).rejects.toBeInstanceOf(FatalError)
+      await expect(hung).rejects.toMatchObject({ code: 'client-hangs', message: expect.stringContaining(step) })
+      expect(script.operations.filter((operation) => operation === step)).toHaveLength(1)
+      const calls = script.calls.length
+      await machine.abortAtEnd()
+      expect(script.calls).toHaveLength(calls)
+      await ring.close()
+      const isClosed = (name: string) => broker.producers.find((producer) => producer.name === name)!.isClosed
+      expect([isClosed('app-1#1'), isClosed('app-0#1')]).toEqual([false, true])
+    },
+  )
 
   test.each([
     ['flush', -192],
@@ -333,12 +346,34 @@ describe('X4: an unknown outcome of a commit', () => {
     expect(setup.machine.state).toBe('idle')
   })
 
-  test('no answer and then the client refusing the call again is still unknown: the first try may have taken effect', async () => {
+  // The first try may have taken effect, and the refusal of the second may be the consequence of just that (decision 5).
+  test.each([
+    ['the client refusing the call', -173, {}],
+    ['a refused record', 10, { isAbortRequired: true }],
+    ['a missing sequence number', 45, { isAbortRequired: true }],
+    ['a purged transaction', -152, { isAbortRequired: true }],
+  ])('no answer and then %s (%i): only the nonce tells', async (_name, code, flags) => {
+    for (const [nonce, kind] of [
+      [NONCE, 'committed'],
+      ['of-an-earlier-transaction', 'aborted'],
+    ] as const) {
+      const setup = await machineOn()
+      setup.script.fail('commit', refusal('commit', -185, { isRetriable: true }), refusal('commit', code, flags))
+      groupHas(setup, nonce)
+      await setup.machine.begin()
+      expect(await setup.commit()).toMatchObject({ kind })
+      expect(setup.script.operations).not.toContain('abort')
+      expect(setup.script.operations.slice(-3)).toEqual(['connect', 'init', 'committed'])
+    }
+  })
+
+  test('a refusal of the very first try proves that nothing was committed: nobody is asked', async () => {
     const setup = await machineOn()
-    setup.script.fail('commit', refusal('commit', -185, { isRetriable: true }), refusal('commit', -173))
+    setup.script.fail('commit', refusal('commit', -152, { isAbortRequired: true }))
     groupHas(setup, NONCE)
     await setup.machine.begin()
-    expect(await setup.commit()).toMatchObject({ kind: 'committed' })
+    expect(await setup.commit()).toMatchObject({ kind: 'aborted' })
+    expect(setup.script.operations).not.toContain('committed')
   })
 
   test('a failure of commit that is fatal and of no known code is unknown too', async () => {
@@ -347,14 +382,6 @@ describe('X4: an unknown outcome of a commit', () => {
     groupHas(setup, NONCE)
     await setup.machine.begin()
     expect(await setup.commit()).toMatchObject({ kind: 'committed' })
-  })
-
-  test('a commit without an answer, by the watchdog, is repeated and then settled by the nonce', async () => {
-    const setup = await machineOn()
-    setup.script.fail('commit', ...Array.from({ length: 1_000 }, () => refusal('commit', WATCHDOG)))
-    groupHas(setup, NONCE)
-    await setup.machine.begin()
-    expect(await setup.commit()).toEqual({ kind: 'committed' })
   })
 })
 
@@ -396,11 +423,12 @@ describe('the ring of producers', () => {
     broker.connectGates.set('app-1', new Promise((resolve) => (connect = resolve)))
     broker.script.fail('init', refusal('init', 53))
     const ring = ringOn(broker)
-    await expect(ring.open(10_000, SIZES)).rejects.toMatchObject({ code: 53 })
-    const closed = ring.close()
-    connect()
-    await closed
+    const opened = ring.open(10_000, SIZES)
+    opened.catch(() => undefined)
     await settle()
+    connect()
+    await expect(opened).rejects.toMatchObject({ code: 53 })
+    await ring.close()
     expect(broker.producers.filter(({ isClosed }) => !isClosed).map(({ name }) => name)).toEqual([])
   })
 })

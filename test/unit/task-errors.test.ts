@@ -2,6 +2,7 @@
 import { describe, expect, test } from 'vitest'
 import { PoisonedRecordError } from '../../src/errors/errors.ts'
 import { string } from '../../src/serde/index.ts'
+import { UnknownSinkError } from '../../src/task/outbox.ts'
 import { deadLetters, topic, topology, type Failure, type OnError, type Sources } from '../../src/topology/index.ts'
 import { record } from '../helpers/scripted-broker.ts'
 import { TaskDriver, type Sent } from '../helpers/task-driver.ts'
@@ -250,9 +251,15 @@ describe('policies', () => {
     expect((thrown as Error).message).toMatch(/in\[0\] offset 3.*onError/)
   })
 
-  test('a function may send to dead letters that nothing else names', async () => {
+  test('a function may send to dead letters that nothing else names: the record is rolled back until their limits are known, then it runs once more', async () => {
     const driver = await half(() => ({ to: failed }))
-    expect(topics(driver.run(record('in', 0, 'k', value('a', true))))).toEqual(['failed'])
+    const bad = record('in', 0, 'k', value('a', true))
+    expect(() => driver.run(bad)).toThrow(expect.objectContaining({ constructor: UnknownSinkError, topic: 'failed' }))
+    expect([driver.outbox.count, driver.failures.length]).toEqual([0, 0])
+    driver.learn('failed')
+    expect(topics(driver.run(bad))).toEqual(['failed'])
+    // The first run left nothing behind: it counts once.
+    expect(driver.commit()).toMatchObject({ records: 1, deadLetters: 1, duplicates: 0 })
   })
 
   test('a dead letter that does not fit its topic stops, with both reasons', async () => {

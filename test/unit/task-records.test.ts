@@ -181,7 +181,7 @@ describe('other steps', () => {
     const driver = await TaskDriver.of(topology('app', ({ stream }) => stream(numbers, { timestamp: (value) => value * 1_000 }).to(out)))
     expect(driver.run(record('in', 0, 'k', '5'))).toMatchObject([{ timestamp: 5_000 }])
     expect(driver.task.streamTimeOf('in')).toBe(5_000)
-    expect(() => driver.run(record('in', 1, 'k', '0.0001'))).toThrow("the source's timestamp function returned 0.1")
+    expect(() => driver.run(record('in', 1, 'k', '0.0001'))).toThrow('timestamp function gave the timestamp 0.1')
     expect(() => driver.run(record('in', 2, 'k', '-1'))).toThrow('must be a whole number of milliseconds since the epoch')
   })
 })

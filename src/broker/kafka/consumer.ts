@@ -22,10 +22,12 @@ import { toPollResult } from './records.ts'
 
 const ASSIGN_PARTITIONS = -175
 /**
- * The log's end. The partition is paused in the same tick and read only after a `seek`; "stored" would make that seek fail (CLIENT-FACTS 25), and 0 is
- * refused before the pause takes hold when retention has deleted the head of the log (seen: -140, no partition named).
+ * A number that needs no look-up. The log's end looks as good and is not: (1) the client asks the broker where the end is, (2) we seek to the committed
+ * offset, (3) the broker was busy, and its late answer moves the position to the end; the records between are lost (seen with a broker that stalled for
+ * ten seconds). "Stored" makes the seek fail (CLIENT-FACTS 25). Where retention has deleted the head of a log, a fetch at 0 can be refused before the
+ * pause takes hold: that -140 is told from a real one by `InputReader`.
  */
-const DUMMY_OFFSET = -1
+const DUMMY_OFFSET = 0
 
 export async function connectConsumer(settings: ConnectionSettings, options: GroupConsumerOptions): Promise<GroupConsumer> {
   const consumer = new KafkaGroupConsumer(settings, options)
