@@ -60,7 +60,7 @@ export class InputReader {
       const { reaction, reason } = classify(error)
       if (reaction === 'fenced') throw this.slotTaken(error)
       if (error.code === OFFSET_OUT_OF_RANGE || error.code === AUTO_OFFSET_RESET) {
-        await this.checkPositions()
+        await this.#checkPositionsIfAnswered()
         return NOTHING
       }
       if (reaction === 'config' || reaction === 'poisoned')
@@ -180,15 +180,18 @@ export class InputReader {
     })
   }
 
-  /** Called every turn; looks every `positionCheckMs`, and not at all when the broker does not answer. */
+  /** Called every turn; looks every `positionCheckMs`. A broker that does not answer is no finding. */
   async checkPositionsWhenDue(): Promise<void> {
-    const { clock, positionCheckMs, logger } = this.#options
-    if (clock.monotonic() - this.#checkedAt < positionCheckMs) return
+    const { clock, positionCheckMs } = this.#options
+    if (clock.monotonic() - this.#checkedAt >= positionCheckMs) await this.#checkPositionsIfAnswered()
+  }
+
+  async #checkPositionsIfAnswered(): Promise<void> {
     try {
       await this.checkPositions()
     } catch (error) {
       if (!(error instanceof BrokerError)) throw error
-      logger.debug({ error: error.message }, 'positions could not be compared with the logs')
+      this.#options.logger.debug({ error: error.message }, 'positions could not be compared with the logs')
     }
   }
 
