@@ -23,12 +23,14 @@ import type { Failure, Topology } from './topology/public-types.ts'
 import { isTopology } from './topology/index.ts'
 import { compileTopology } from './topology/plan.ts'
 
+/** Events of a worker. They are reports: nothing waits for a listener, and after an abort the same record may be reported again. */
 export interface AppEvents {
   readonly state: { readonly from: WorkerState; readonly to: WorkerState }
   readonly assigned: { readonly tasks: readonly string[] }
   readonly revoked: { readonly tasks: readonly string[]; readonly lost: boolean }
   /** A store is at the end of its changelog. Running restores are in `status().restoring`. */
   readonly restore: RestoreProgress
+  /** `bytes`: of outputs and changelog records, before compression. */
   readonly commit: CommitEvent
   readonly failure: Failure & { readonly reaction: 'fail' | 'skip' | 'dead-letter' }
   readonly error: Error
@@ -41,14 +43,21 @@ export interface AppEvents {
  */
 export interface App extends AsyncDisposable {
   readonly state: WorkerState
-  /** Resolves when the first assignment is restored and running; rejects when the worker fails before. An aborted `signal` closes the app. */
+  /**
+   * Resolves when the first assignment is restored and running; rejects when the worker fails before, and when it was called before. Aborting `signal`
+   * closes the app at any time; with a signal that is aborted already it resolves without having run.
+   */
   start(options?: { readonly signal?: AbortSignal }): Promise<void>
-  /** Commits, leaves nothing open, keeps the slot unless `leave` (or the option `onClose`) says otherwise. Idempotent. */
+  /**
+   * Commits, leaves nothing open, keeps the slot unless `leave` (or the option `onClose`) says otherwise. Idempotent. Rejects with code `close-timed-out`
+   * after `timeout` (default: the option `shutdownTimeout`): then end the process, the next start settles what is open.
+   */
   close(options?: { readonly leave?: boolean; readonly timeout?: Duration }): Promise<void>
   /** Resolves after `close()`, rejects when the worker stopped by an error. */
   readonly finished: Promise<void>
   /** Returns the function that stops listening. A listener that throws stops nothing: its error is logged. */
   on<E extends keyof AppEvents>(event: E, listener: (event: AppEvents[E]) => void): () => void
+  /** What the worker does right now, and its counters since the start. Asks nobody. */
   status(): WorkerStatus
 }
 

@@ -146,7 +146,7 @@ export interface NodeOptions {
 }
 
 export interface StreamOptions<K, V> extends NodeOptions {
-  /** Event time in ms since the epoch. Default: the record's timestamp. */
+  /** Event time in ms since the epoch, a whole number, not negative (anything else goes the `onError` way). Default: the record's timestamp. */
   timestamp?(value: V, record: StreamRecord<K, V>): number
   /** Where to begin when the group has no committed offset. Default `'earliest'`. */
   readonly startFrom?: 'earliest' | 'latest'
@@ -190,7 +190,12 @@ export interface TopologyDescription {
 // Streams
 // ---------------------------------------------------------------------------------------------------------------------
 
-/** An unbounded sequence of records. Every step gives a new stream; a stream used twice goes to both. */
+/**
+ * An unbounded sequence of records. Every step gives a new stream; a stream used twice goes to both.
+ *
+ * Functions given to the steps are synchronous and run inside the transaction: after a crash or an abort they run again for the same record, whose first
+ * outcome was never visible. One that throws, or returns something else than its step expects, sends the record the `onError` way.
+ */
 export interface KStream<out K, out V> {
   /** Changes key and value. After it the partition may no longer follow the key, so prefer `mapValues` where the key stays. */
   map<K2, V2>(fn: (value: V, record: StreamRecord<K, V>) => NewRecord<K2, V2>, options?: NodeOptions): KStream<K2, V2>
@@ -211,7 +216,10 @@ export interface KStream<out K, out V> {
    * @example stream(credits).dedupe({ by: (credit) => credit.requestId, window: '24h', partitioned: 'by-key' })
    */
   dedupe(options: DedupeOptions<K, V>): KStream<K, V>
-  /** Writes to a topic, in the transaction that commits the input offsets. The partition follows the key as in Java's producer, unless `partition` says it. */
+  /**
+   * Writes to a topic, in the transaction that commits the input offsets. The partition follows the key as in Java's producer, unless `partition` says it.
+   * The topic must exist at start. A record that it would refuse (size, date, null key in a compacted topic, partition) goes the `onError` way.
+   */
   to(topic: Sink<K, V>, options?: ToOptions<K, V>): void
 }
 
@@ -239,7 +247,10 @@ export interface DedupeOptions<K, V> {
   readonly onDuplicate?: 'drop' | { readonly to: Sink<K, V> }
   /** A duplicate restarts the window. Default false. */
   readonly refresh?: boolean
-  /** A record older than the window. Default `'pass'`. */
+  /**
+   * A record older than the window by the task's stream time, whose id is not known any more. Default `'pass'`: it goes on and is not remembered, so a
+   * second one of its id passes as well.
+   */
   readonly late?: 'pass' | 'drop' | { readonly to: Sink<K, V> }
   /**
    * `'by-key'`: you state that records with equal ids had equal keys in the topic they were read from, so that they meet in one partition and no

@@ -6,7 +6,7 @@ import { checkOptionNames, illegalNameReason } from './option-check.ts'
 import type { DeadLetterTopic, Topic } from './public-types.ts'
 
 /**
- * Declares a topic.
+ * Declares a topic. Throws `TopologyError` for a name that Kafka does not allow, or a missing codec.
  * @example
  * export const orders = topic('order-events', { key: string(), value: json<OrderEvent>(OrderEventSchema) })
  */
@@ -23,7 +23,11 @@ export function topic(name: string, codecs: { readonly key?: unknown; readonly v
   return Object.freeze({ kind: 'topic', name, key, value: codecs.value })
 }
 
-/** A topic for failed records: original bytes and headers, plus `millrace.*` headers with topic, partition, offset, error, attempts. */
+/**
+ * A topic for failed records. A dead letter has the key, value, timestamp and headers of the record as it was read, and behind them the headers
+ * `millrace.topic`, `.partition`, `.offset`, `.timestamp`, `.node`, `.phase` (decode, process, encode), `.error` (class), `.message`, `.stack` (at most
+ * 4 KB) and `.attempts` (1 in this version). Throws `TopologyError` for a name that Kafka does not allow.
+ */
 export function deadLetters(name: string): DeadLetterTopic {
   checkTopicName(name, 'deadLetters()')
   const codec = nullable(bytes())
