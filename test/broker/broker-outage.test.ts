@@ -59,11 +59,13 @@ describe.skipIf(inject('javaTools')?.via !== 'classpath')('a broker of its own',
       await producer.connect()
       onTestFinished(() => producer.disconnect())
       const send = (prefix: string, count: number) => producer.send({ topic: place.input, acks: -1, messages: events(prefix, count) })
-      const { app } = await startApp(dedupeTopology(place), {
+      const { app, log } = await startApp(dedupeTopology(place), {
         brokers: broker.brokers,
         stateDir: place.stateDir,
         transactionMaxRecords: 50,
-        taskTimeout: '2m',
+        // Longer than the outage: a member that is given up meanwhile is another story.
+        sessionTimeout: '60s',
+        maxPollInterval: '60s',
       })
       await send('a', 2_000)
       await until('work under way', () => app.status().records > 0)
@@ -72,7 +74,9 @@ describe.skipIf(inject('javaTools')?.via !== 'classpath')('a broker of its own',
       await send('b', 500)
       // Ids of before the outage, again.
       await send('a', 2_000)
-      await Promise.race([until('all input is processed', () => app.status().records >= 4_500), app.finished])
+      const done = until('all input is processed', () => app.status().records >= 4_500, 60_000)
+      const ended = await Promise.race([done, app.finished]).catch((error: unknown) => String(error))
+      expect(ended, log.map(({ message, details }) => `${message} ${JSON.stringify(details)}`).join('\n')).toBeUndefined()
       expect(app.state).toBe('running')
       await app.close()
       const output = await readAll(place.output, { brokers: broker.brokers, ends: new Map([[0, 2_500]]) })

@@ -63,6 +63,8 @@ const app = createApp(
   config,
 )
 app.on('state', (change) => say('state', change))
+app.on('assigned', ({ tasks }) => say('assigned', { tasks }))
+app.on('revoked', ({ tasks, lost }) => say('revoked', { tasks, lost }))
 app.on('restore', ({ task, records, done, total }) => say('restore', { task, records, done, total }))
 app.on('commit', ({ records, reason }) => say('commit', { records, reason }))
 process.on('SIGTERM', () => {

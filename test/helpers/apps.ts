@@ -81,9 +81,14 @@ export interface Scene {
 }
 
 /** Input and output topic, application id and state folder of one test. */
-export async function scene(name: string, partitions: number, outputConfig: Readonly<Record<string, string>> = {}): Promise<Scene> {
+export async function scene(
+  name: string,
+  partitions: number,
+  outputConfig: Readonly<Record<string, string>> = {},
+  inputConfig: Readonly<Record<string, string>> = {},
+): Promise<Scene> {
   const application = unique(name)
-  const input = await createTopic(`${application}.in`, partitions)
+  const input = await createTopic(`${application}.in`, partitions, inputConfig)
   const output = await createTopic(`${application}.out`, partitions, outputConfig)
   return { application, input, output, stateDir: temporaryFolder() }
 }

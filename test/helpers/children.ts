@@ -34,7 +34,9 @@ export class Child {
     const child = spawn(process.execPath, ['--import', 'tsx', ...args], { cwd: root, stdio: ['ignore', 'pipe', 'pipe'] })
     this.process = child
     for (const stream of [child.stdout, child.stderr])
-      createInterface({ input: stream }).on('line', (line) => this.lines.push({ ...parsed(line), at: Math.round(performance.now() - this.#startedAt) }))
+      createInterface({ input: stream }).on('line', (line) =>
+        this.lines.push({ ...parsed(line), at: Math.round(performance.now() - this.#startedAt) }),
+      )
     this.exit = new Promise((resolve) => {
       child.once('close', (code, signal) => {
         this.#ended = { code, signal }

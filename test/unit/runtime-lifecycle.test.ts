@@ -54,7 +54,17 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
   }
   const tasks = new OwnedTasks()
   const { consumer } = broker
-  const reader = new InputReader({ consumer, tasks, slotName: 'app-a-0', tasksTopic: TASKS_TOPIC, clock, timers, logger: silentLogger })
+  const reader = new InputReader({
+    consumer,
+    admin: broker.admin,
+    positionCheckMs: 30_000,
+    tasks,
+    slotName: 'app-a-0',
+    tasksTopic: TASKS_TOPIC,
+    clock,
+    timers,
+    logger: silentLogger,
+  })
   const restorer = new Restorer({
     connectReader: () => broker.connectReader(),
     clock,
@@ -314,7 +324,7 @@ describe('the file and its changelog', () => {
   test.each([
     ['at the end of the log: nothing is read', 10, 0, 10, undefined],
     ['before the end: read on from there', 4, 0, 10, 4],
-    ['before the log start: rebuilt from the log start', 4, 6, 10, 6],
+    ['before the log start, C32: rebuilt from the log start, once', 4, 6, 10, 6],
   ])('a checkpoint %s', async (_name, checkpoint, logStart, end, from) => {
     const setup = lifecycleOn()
     hasOffset(setup, 15)
@@ -331,7 +341,7 @@ describe('the file and its changelog', () => {
     }
   })
 
-  test('C30: a checkpoint older than the retention of tombstones is rebuilt from the log start: deleted ids would rise again', async () => {
+  test('a checkpoint older than the retention of tombstones is rebuilt from the log start: deleted ids would rise again', async () => {
     const setup = lifecycleOn()
     hasOffset(setup, 15)
     await fileAt(setup, 4)

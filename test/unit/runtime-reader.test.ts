@@ -1,0 +1,154 @@
+/** Reading: which polled record still counts, and what a refused position means (src/runtime/input-reader.ts, CASES B24, F52). */
+import { describe, expect, test } from 'vitest'
+import { silentLogger } from '../../src/common/ports.ts'
+import { AssignedTask } from '../../src/runtime/assigned-task.ts'
+import { InputReader } from '../../src/runtime/input-reader.ts'
+import { OwnedTasks } from '../../src/runtime/owned-tasks.ts'
+import type { SubTopology } from '../../src/topology/nodes.ts'
+import { InstantTimers, ManualClock } from '../helpers/manual-time.ts'
+import { refusal, ScriptedBroker } from '../helpers/scripted-broker.ts'
+
+const sub: SubTopology = { id: 0, nodes: [], inputs: ['in'], stores: [] }
+const CHECK_MS = 30_000
+
+/** Two running tasks at offsets 5 and 7. */
+async function scene() {
+  const clock = new ManualClock()
+  const broker = new ScriptedBroker()
+  const tasks = new OwnedTasks()
+  const reader = new InputReader({
+    consumer: broker.consumer,
+    admin: broker.admin,
+    positionCheckMs: CHECK_MS,
+    tasks,
+    slotName: 'app-a-0',
+    tasksTopic: 'app-tasks',
+    clock,
+    timers: new InstantTimers(clock),
+    logger: silentLogger,
+  })
+  const running = async (partition: number, next: number): Promise<AssignedTask> => {
+    const task = new AssignedTask(partition, 'app-tasks', sub, partition, sub.inputs)
+    tasks.add(task)
+    broker.consumer.assigned.push(...task.assigned)
+    task.inputs[0]!.committed = task.inputs[0]!.next = next
+    task.moveTo('restoring')
+    tasks.activate(task)
+    await reader.start(task)
+    task.moveTo('running')
+    return task
+  }
+  const first = await running(0, 5)
+  const second = await running(1, 7)
+  const logs = (...bounds: [logStart: number, highWatermark: number][]): void =>
+    bounds.forEach(([logStart, highWatermark], partition) =>
+      broker.admin.bounds.set(`in[${partition}]`, { topic: 'in', partition, logStart, highWatermark }),
+    )
+  return { clock, broker, tasks, reader, first, second, logs }
+}
+
+describe('records that are stale', () => {
+  test('a poll issued before a rewind does not count, the next one does', async () => {
+    const { reader, first } = await scene()
+    await reader.poll(10, 0)
+    expect(reader.accept('in', 0)).toBe(first.inputs[0])
+    await reader.rewind(first)
+    expect(reader.accept('in', 0)).toBeUndefined()
+    // Another task's records are as good as before.
+    expect(reader.accept('in', 1)).toBeDefined()
+    await reader.poll(10, 0)
+    expect(reader.accept('in', 0)).toBe(first.inputs[0])
+  })
+
+  test('B24: an end of a stale poll moves no position; one that counts steps over control records', async () => {
+    const { reader, first } = await scene()
+    await reader.poll(10, 0)
+    await reader.rewind(first)
+    reader.stepOverControlRecords([{ topic: 'in', partition: 0, offset: 9 }])
+    expect(first.inputs[0]!.next).toBe(5)
+    await reader.poll(10, 0)
+    reader.stepOverControlRecords([{ topic: 'in', partition: 0, offset: 9 }])
+    expect(first.inputs[0]!.next).toBe(9)
+    expect(first.dirty).toBe(true)
+  })
+
+  test('what was paused counts no more, whatever is polled', async () => {
+    const { reader, first, broker } = await scene()
+    reader.pause([first])
+    await reader.poll(10, 0)
+    expect(reader.accept('in', 0)).toBeUndefined()
+    expect([...broker.consumer.paused]).toEqual(['in[0]'])
+  })
+})
+
+describe('positions', () => {
+  test.each([-140, 1])(
+    'F52: a poll refused with %i, and an offset before its log: the worker ends, the partition and its bounds named, no other one',
+    async (code) => {
+      const { reader, broker, logs } = await scene()
+      logs([6, 20], [0, 7])
+      broker.script.fail('poll', refusal('poll', code))
+      await expect(reader.poll(10, 0)).rejects.toMatchObject({
+        name: 'ConfigError',
+        code: 'offset-out-of-range',
+        message: 'reading is not possible: in[0] at offset 5, which has offsets 6 to 20',
+      })
+    },
+  )
+
+  test('F52: an offset behind the end of its log is no better: the topic was re-created', async () => {
+    const { reader, broker, logs } = await scene()
+    logs([0, 5], [0, 3])
+    broker.script.fail('poll', refusal('poll', -140))
+    await expect(reader.poll(10, 0)).rejects.toThrow('in[1] at offset 7, which has offsets 0 to 3')
+  })
+
+  test('a refused poll while every position is inside its log is that of an assignment: nothing ends', async () => {
+    const { reader, broker, logs } = await scene()
+    logs([5, 5], [0, 7])
+    broker.script.fail('poll', refusal('poll', -140))
+    expect(await reader.poll(10, 0)).toEqual({ records: [], ends: [] })
+  })
+
+  test('an input that stands still without a word is found at the next look, and not before', async () => {
+    const { reader, logs, clock } = await scene()
+    logs([6, 20], [0, 7])
+    await reader.checkPositionsWhenDue()
+    clock.advance(CHECK_MS)
+    await expect(reader.checkPositionsWhenDue()).rejects.toMatchObject({ code: 'offset-out-of-range' })
+  })
+
+  test('a broker that does not answer is no finding', async () => {
+    const { reader, broker, clock } = await scene()
+    broker.admin.offsets = () => Promise.reject(refusal('admin', -185))
+    clock.advance(CHECK_MS)
+    await reader.checkPositionsWhenDue()
+    broker.script.fail('poll', refusal('poll', -140))
+    expect(await reader.poll(10, 0)).toEqual({ records: [], ends: [] })
+  })
+})
+
+describe('what ends a poll', () => {
+  test.each([
+    [-150, 'slot-taken'],
+    [29, 'reading-refused'],
+    [-12_345, 'consumer-failed'],
+  ])('%i ends the worker: %s', async (code, as) => {
+    const { reader, broker } = await scene()
+    broker.script.fail('poll', refusal('poll', code))
+    await expect(reader.poll(10, 0)).rejects.toMatchObject({ code: as })
+  })
+
+  test.each([-195, -185, 22, 27])('%i passes: an empty poll', async (code) => {
+    const { reader, broker } = await scene()
+    broker.script.fail('poll', refusal('poll', code))
+    expect(await reader.poll(10, 0)).toEqual({ records: [], ends: [] })
+  })
+
+  test('A1: an owned slot without assignments was taken, without any event', async () => {
+    const { reader, broker } = await scene()
+    expect(() => reader.checkSlot()).not.toThrow()
+    broker.consumer.assigned = []
+    expect(() => reader.checkSlot()).toThrow(expect.objectContaining({ name: 'SlotTakenError' }))
+  })
+})
