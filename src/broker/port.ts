@@ -47,10 +47,10 @@ export interface OffsetToCommit extends TopicPartitionOffset {
 /** Called by the adapter inside the client's rebalance callback. Must not throw. */
 export interface RebalanceListener {
   /**
-   * Partitions of the subscribed (task) topic that are ours from now on. Returns what to assign, those included. The adapter assigns each
-   * with a dummy offset and pauses it in the same tick; nothing is read before `seek` and `resume`.
+   * Partitions of the subscribed (task) topic that are ours from now on. Returns what to assign, those included, each with an offset inside its log. The
+   * adapter assigns at that offset and pauses in the same tick; nothing is read before `seek` and `resume`.
    */
-  assigned(partitions: readonly TopicPartition[]): readonly TopicPartition[]
+  assigned(partitions: readonly TopicPartition[]): readonly TopicPartitionOffset[]
   /**
    * Partitions of the subscribed topic to give up. `lost`: they already belong to somebody else, nothing may be committed.
    * Resolves, once work on them is settled, with what to unassign, those included.

@@ -11,7 +11,7 @@
  *  L4. Offsets of a lost partition are never sent: work on it dooms the open transaction; work of other tasks alone does not (X3).
  */
 import type { GroupConsumer, RebalanceListener } from '../broker/port.ts'
-import type { TopicPartition } from '../common/topic-partition.ts'
+import type { TopicPartition, TopicPartitionOffset } from '../common/topic-partition.ts'
 import { invariant } from '../common/invariant.ts'
 import { BrokerError, GIVEN_UP } from '../errors/broker-error.ts'
 import { asError, ConfigError, FatalError, type CorruptedStoreError } from '../errors/errors.ts'
@@ -20,6 +20,7 @@ import { AssignedTask } from './assigned-task.ts'
 import type { CommitCycle } from './commit-cycle.ts'
 import type { InputReader } from './input-reader.ts'
 import type { TaskLayout } from './internal-topics.ts'
+import type { LogStarts } from './log-starts.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
 import type { RecordOutbox } from './record-outbox.ts'
 import type { Restorer } from './restore.ts'
@@ -38,6 +39,7 @@ export interface TaskLifecycleOptions {
   readonly tasks: OwnedTasks
   readonly layout: TaskLayout
   readonly tasksTopic: string
+  readonly logStarts: LogStarts
   readonly consumer: GroupConsumer
   readonly outbox: RecordOutbox
   readonly reader: InputReader
@@ -73,8 +75,8 @@ export class TaskLifecycle implements RebalanceListener {
 
   // --- callbacks: they only enqueue (L1) -----------------------------------------------------------------------------
 
-  assigned(partitions: readonly TopicPartition[]): readonly TopicPartition[] {
-    const { worker, layout, tasksTopic, tasks } = this.#options
+  assigned(partitions: readonly TopicPartition[]): readonly TopicPartitionOffset[] {
+    const { worker, layout, tasksTopic, tasks, logStarts } = this.#options
     this.#rebalances++
     const added: AssignedTask[] = []
     for (const { partition: number } of partitions) {
@@ -89,7 +91,9 @@ export class TaskLifecycle implements RebalanceListener {
       added.push(task)
     }
     this.#events.push({ kind: 'assigned', tasks: added })
-    return added.flatMap(({ assigned }) => assigned)
+    return added.flatMap(({ assigned }) =>
+      assigned.map(({ topic, partition }) => ({ topic, partition, offset: logStarts.of(topic, partition) })),
+    )
   }
 
   revoked(partitions: readonly TopicPartition[], lost: boolean): Promise<readonly TopicPartition[]> {

@@ -97,11 +97,12 @@ export async function readTaskRecords(broker: Broker, topic: string, options: Ta
   const reader = await broker.connectReader()
   try {
     const { clock, timeoutMs } = options
-    const [offsets] = await untilAnswered(() => broker.admin.offsets([{ topic, partition: 0 }]), {
+    // Not the high watermark: a dead worker's open transaction would hold this start up for its time-out. The table lies below it, and a note of progress
+    // that is not decided is none.
+    const [target = 0] = await untilAnswered(() => broker.admin.lastStableOffsets([{ topic, partition: 0 }]), {
       ...options,
       what: `the task table in ${topic}`,
     })
-    const target = offsets?.highWatermark ?? 0
     let table: TaskTable | undefined
     const progress = new Set<string>()
     if (target === 0) return { table, progress }

@@ -28,10 +28,12 @@ import { GroupWatch } from './group-watch.ts'
 import { InputReader } from './input-reader.ts'
 import { checkBrokerLimits } from './broker-limits.ts'
 import { ensureInternalTopics, internalTopics, layOutTasks, refuseLostChangelogs } from './internal-topics.ts'
+import { LogStarts } from './log-starts.ts'
 import { OwnedTasks } from './owned-tasks.ts'
 import { ProducerRing } from './producer-ring.ts'
 import { RecordOutbox } from './record-outbox.ts'
 import { Restorer } from './restore.ts'
+import { untilAnswered } from './retry.ts'
 import { producerSizes, readSinkLimits, SinkCheck } from './sink-limits.ts'
 import { flushState } from './state-flush.ts'
 import { TaskLifecycle } from './task-lifecycle.ts'
@@ -58,6 +60,7 @@ const TASK_TABLE_TIMEOUT_MS = 30_000
 interface Parts {
   readonly consumer: GroupConsumer
   readonly watch: GroupWatch
+  readonly logStarts: LogStarts
   readonly reader: InputReader
   readonly cycle: CommitCycle
   readonly lifecycle: TaskLifecycle
@@ -178,6 +181,17 @@ export class Worker {
       ...sinks.values(),
       ...(await readSinkLimits(broker.admin, [this.#tasksTopic, ...changelogs.map(({ name }) => name)])).values(),
     ]
+    const logStarts = new LogStarts({
+      admin: broker.admin,
+      partitions: layout.tasks.flatMap(({ inputs, partition }, number) => [
+        { topic: this.#tasksTopic, partition: number },
+        ...inputs.map((topic) => ({ topic, partition })),
+      ]),
+      intervalMs: settings.metadataPollMs,
+      clock,
+      logger,
+    })
+    await untilAnswered(() => logStarts.look(), { ...retry, what: 'the starts of the input logs' })
     // Before joining: it aborts at once what a dead predecessor of this slot left open, so nobody waits for it.
     await this.#ring.open(settings.taskTimeoutMs, producerSizes(written))
     const consumer = await broker.connectConsumer({
@@ -210,6 +224,7 @@ export class Worker {
       tasks,
       layout,
       tasksTopic: this.#tasksTopic,
+      logStarts,
       consumer,
       outbox,
       reader,
@@ -245,7 +260,7 @@ export class Worker {
       clock,
       logger,
     })
-    this.#parts = { consumer, watch, reader, cycle, lifecycle }
+    this.#parts = { consumer, watch, logStarts, reader, cycle, lifecycle }
     consumer.subscribe(this.#tasksTopic, lifecycle)
     return this.#parts
   }
@@ -257,6 +272,7 @@ export class Worker {
       await lifecycle.handleEvents()
       reader.checkSlot()
       this.#rejoinForOrphans(parts)
+      parts.logStarts.lookWhenDue()
       if (this.#restorer.active) await lifecycle.restoreStep(this.#tasks.anyRunning ? OPEN_POLL_MS : IDLE_POLL_MS)
       this.#updateState(lifecycle)
 

@@ -54,7 +54,7 @@ describe('defaults', () => {
       offsetKeepAliveMs: 6 * 3_600_000,
       metadataPollMs: 30_000,
       taskTimeoutMs: 300_000,
-      memtableBytes: 32 * 1024 ** 2,
+      memtableBytes: 8 * 1024 ** 2,
       cacheEntries: 10_000,
       stateFlushIntervalMs: 10_000,
       lockTimeoutMs: 15_000,

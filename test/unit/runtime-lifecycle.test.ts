@@ -5,6 +5,7 @@ import type { AssignedTask } from '../../src/runtime/assigned-task.ts'
 import { CommitCycle } from '../../src/runtime/commit-cycle.ts'
 import { InputReader } from '../../src/runtime/input-reader.ts'
 import { writeMetadata } from '../../src/runtime/offset-metadata.ts'
+import { LogStarts } from '../../src/runtime/log-starts.ts'
 import { OwnedTasks } from '../../src/runtime/owned-tasks.ts'
 import { ProducerRing } from '../../src/runtime/producer-ring.ts'
 import { RecordOutbox } from '../../src/runtime/record-outbox.ts'
@@ -102,6 +103,7 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     tasks,
     layout: { tasks: [{ subTopology: 0, partition: 0, inputs: ['in'] }], partitions: [1] },
     tasksTopic: TASKS_TOPIC,
+    logStarts: new LogStarts({ admin: broker.admin, partitions: [], intervalMs: 30_000, clock, logger: silentLogger }),
     consumer,
     outbox,
     reader,
@@ -156,7 +158,10 @@ describe('a task whose preparation waits', () => {
     const { lifecycle, tasks, broker, events } = lifecycleOn()
     let open = () => {}
     broker.consumer.committedGate = new Promise((resolve) => (open = resolve))
-    expect(lifecycle.assigned(mine)).toEqual([...mine, { topic: 'in', partition: 0 }])
+    expect(lifecycle.assigned(mine)).toEqual([
+      { ...mine[0], offset: 0 },
+      { topic: 'in', partition: 0, offset: 0 },
+    ])
     await lifecycle.handleEvents()
     await settle()
     await lifecycle.handleEvents()

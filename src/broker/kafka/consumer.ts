@@ -21,14 +21,6 @@ import { native, type NativeConsumer, type NativePosition } from './native.ts'
 import { toPollResult } from './records.ts'
 
 const ASSIGN_PARTITIONS = -175
-/**
- * A number that needs no look-up. The log's end looks as good and is not: (1) the client asks the broker where the end is, (2) we seek to the committed
- * offset, (3) the broker was busy, and its late answer moves the position to the end; the records between are lost (seen with a broker that stalled for
- * ten seconds). "Stored" makes the seek fail (CLIENT-FACTS 25). Where retention has deleted the head of a log, a fetch at 0 can be refused before the
- * pause takes hold: that -140 is told from a real one by `InputReader`.
- */
-const DUMMY_OFFSET = 0
-
 export async function connectConsumer(settings: ConnectionSettings, options: GroupConsumerOptions): Promise<GroupConsumer> {
   const consumer = new KafkaGroupConsumer(settings, options)
   await consumer.connect()
@@ -90,8 +82,8 @@ class KafkaGroupConsumer implements GroupConsumer {
 
   #assign(partitions: readonly TopicPartition[]): void {
     try {
-      const all = this.#listener?.assigned(partitions) ?? partitions
-      this.#client.incrementalAssign(all.map(({ topic, partition }) => ({ topic, partition, offset: DUMMY_OFFSET })))
+      const all = this.#listener?.assigned(partitions) ?? []
+      this.#client.incrementalAssign(all.map(({ topic, partition, offset }) => ({ topic, partition, offset })))
       this.pause(all)
     } catch (error) {
       // The client waits for an answer that it did not get (GC2): reading on is not possible. The next poll says so.
