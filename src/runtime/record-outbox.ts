@@ -4,7 +4,7 @@
  *
  * Owns: the pending outputs of one record. Bounded by `recordMaxOutputBytes`: above it the record is poisoned (X9).
  */
-import type { HeaderList } from '../broker/port.ts'
+import type { HeaderList, TransactionalProducer } from '../broker/port.ts'
 import type { RecordOutbox as TaskOutbox } from '../task/task.ts'
 import type { SinkCheck } from './sink-limits.ts'
 
@@ -16,14 +16,7 @@ interface Output {
   timestamp: number
   headers: HeaderList
 }
-type Produce = (
-  topic: string,
-  partition: number | null,
-  key: Buffer | null,
-  value: Buffer | null,
-  timestamp: number,
-  headers: HeaderList,
-) => boolean
+type Produce = TransactionalProducer['produce']
 
 export class RecordOutbox implements TaskOutbox {
   readonly #check: SinkCheck
