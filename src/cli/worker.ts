@@ -10,6 +10,7 @@
 import type { App } from '../app.ts'
 import { resolveConfig } from '../config/resolve.ts'
 import { asError, EXIT_CODES } from '../errors/errors.ts'
+import { armFailpointsFromEnvironment } from './failpoint-arming.ts'
 import { loadConfigFile } from './load-config.ts'
 import { loadTopology } from './load-topology.ts'
 import { createLogger } from './logger.ts'
@@ -44,6 +45,9 @@ process.on('unhandledRejection', (reason) => void crash(asError(reason), 'unhand
 // A topology may print; the reader of our output may be gone.
 process.stdout.on('error', () => {})
 process.stderr.on('error', () => {})
+
+// Only here, below a supervisor: a library in somebody's process is never armed.
+if (process.connected) armFailpointsFromEnvironment((text) => log.warn({ event: 'failpoint' }, text))
 
 try {
   await work()

@@ -6,3 +6,18 @@ export function delay(timers: Timers, ms: number): Promise<void> {
     timers.after(ms, resolve)
   })
 }
+
+/** Waits for `work`, for `ms` at most: true when it is done. No timer is left behind. A rejection is passed on. */
+export async function within(timers: Timers, ms: number, work: Promise<void>): Promise<boolean> {
+  let cancel: (() => void) | undefined
+  const late = new Promise<false>((resolve) => {
+    cancel = timers.after(ms, () => {
+      resolve(false)
+    })
+  })
+  try {
+    return await Promise.race([work.then(() => true as const), late])
+  } finally {
+    cancel?.()
+  }
+}

@@ -52,6 +52,10 @@ export interface Config {
   readonly metadataPoll?: Duration
   /** How long errors that may pass are retried. Default 5 min. */
   readonly taskTimeout?: Duration
+  /** An input's position lies outside of its log: stop (default), or go on at the log's start or end, counted. */
+  readonly offsetOutOfRange?: 'fail' | 'earliest' | 'latest'
+  /** A batch of an input does not fit its checksum: stop (default), or go on behind it, counted. */
+  readonly corruptedRecord?: 'fail' | 'skip'
 
   /** For each task. Default 8 MiB. */
   readonly memtableBytes?: ByteSize

@@ -39,6 +39,8 @@ export interface OptionValues {
   readonly offsetKeepAliveMs: number
   readonly metadataPollMs: number
   readonly taskTimeoutMs: number
+  readonly offsetOutOfRange: 'fail' | 'earliest' | 'latest'
+  readonly corruptedRecord: 'fail' | 'skip'
 
   readonly memtableBytes: number
   readonly cacheEntries: number
@@ -379,6 +381,17 @@ export const OPTIONS: { readonly [K in OptionKey]: Option<OptionValues[K]> } = {
     name: 'taskTimeout',
     group: 'consumer',
     doc: 'How long errors that may pass (no broker, no leader) are retried before the worker stops.',
+  }),
+
+  offsetOutOfRange: choice('fail', ['fail', 'earliest', 'latest'], {
+    name: 'offsetOutOfRange',
+    group: 'consumer',
+    doc: 'When records were deleted before they were processed (retention), or a topic was re-created: `fail` stops and names the range; `earliest` and `latest` go on at the start or the end of the log, with an error in the log and a count of what was passed over.',
+  }),
+  corruptedRecord: choice('fail', ['fail', 'skip'], {
+    name: 'corruptedRecord',
+    group: 'consumer',
+    doc: 'When a batch of an input does not fit its checksum: `fail` stops; `skip` goes on behind it, with an error in the log and a count.',
   }),
 
   memtableBytes: size('8MiB', '4KiB', '4GiB', {

@@ -43,5 +43,7 @@ export class BrokerError extends Error {
 
 /** Given up by ourselves, for a reason of our own: nothing the broker said. */
 export const GIVEN_UP = -10_002
+/** Given up because one record took longer than a transaction may be open. */
+export const TOO_SLOW = -10_003
 /** Our own time-out on an operation that may never answer (CLIENT-FACTS 7, 23). */
 export const WATCHDOG = -10_001

@@ -4,7 +4,7 @@
  *
  * `replaceProducer`: the producer object must not be used again, whatever the reaction.
  */
-import { type BrokerError, GIVEN_UP, WATCHDOG, type BrokerOperation } from './broker-error.ts'
+import { type BrokerError, GIVEN_UP, TOO_SLOW, WATCHDOG, type BrokerOperation } from './broker-error.ts'
 import type { Reaction } from './errors.ts'
 
 export interface Classification {
@@ -21,6 +21,7 @@ interface Rule {
 
 /** By code, whatever the operation. Positive: Kafka protocol; negative: librdkafka. */
 export const CODE_RULES: Readonly<Record<number, Rule>> = {
+  [-199]: { reaction: 'corrupted', reason: 'a batch does not fit its checksum' },
   [-195]: { reaction: 'retriable', reason: 'the connection to the broker broke' },
   [-193]: { reaction: 'retriable', reason: 'the name of the broker did not resolve' },
   [-192]: { reaction: 'abortable', reason: 'a record timed out in the local queue' },
@@ -77,7 +78,7 @@ export const CODE_RULES: Readonly<Record<number, Rule>> = {
   53: { reaction: 'config', reason: 'not authorised for the transactional id' },
   56: { reaction: 'retriable', reason: 'a log directory failed: the leader will move' },
   58: { reaction: 'config', reason: 'authentication failed' },
-  67: { reaction: 'abortable', replaceProducer: true, reason: 'the broker does not know this producer id' },
+  59: { reaction: 'abortable', replaceProducer: true, reason: 'the broker does not know this producer id' },
   72: { reaction: 'retriable', reason: 'the broker has no listener of that name yet' },
   74: { reaction: 'retriable', reason: 'the client has an old leader epoch' },
   75: { reaction: 'retriable', reason: 'the broker does not know this leader epoch yet' },
@@ -85,10 +86,17 @@ export const CODE_RULES: Readonly<Record<number, Rule>> = {
   79: { reaction: 'abortable', reason: 'the group asks for a member id first' },
   82: { reaction: 'fenced', replaceProducer: true, reason: 'another process has this group instance id' },
   87: { reaction: 'poisoned', replaceProducer: true, reason: 'the broker refused a record (for example a null key in a compacted topic)' },
+  88: { reaction: 'retriable', reason: 'a transaction that is still open holds the offset' },
   89: { reaction: 'retriable', reason: 'the broker throttles' },
   90: { reaction: 'fenced', replaceProducer: true, reason: 'a newer producer has this transactional id' },
   [GIVEN_UP]: { reaction: 'abortable', reason: 'given up by the worker itself' },
+  [TOO_SLOW]: {
+    reaction: 'abortable',
+    replaceProducer: true,
+    reason: 'a record took longer than a transaction may be open, so the broker has aborted it',
+  },
   100: { reaction: 'retriable', reason: 'the topic id is not known yet' },
+  120: { reaction: 'abortable', reason: 'the coordinator asks for an abort' },
   [WATCHDOG]: { reaction: 'retriable', reason: 'the client did not answer within its own time-out' },
 }
 

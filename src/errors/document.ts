@@ -1,15 +1,21 @@
 /** docs/errors.md, printed from the table that `classify` reads. */
-import { GIVEN_UP, WATCHDOG } from './broker-error.ts'
+import { GIVEN_UP, TOO_SLOW, WATCHDOG } from './broker-error.ts'
+import { CODE_NAMES } from './code-names.ts'
 import { CODE_RULES } from './classify.ts'
 import { EXIT_CODES, type Reaction } from './errors.ts'
+
+/** Not of Kafka: reasons of the worker itself. */
+const OUR_OWN: ReadonlySet<number> = new Set([GIVEN_UP, TOO_SLOW, WATCHDOG])
 
 const REACTIONS: Readonly<Record<Reaction, string>> = {
   retriable: 'The same step is repeated with a back-off, inside its budget. A commit whose budget is spent becomes ambiguous.',
   abortable: 'The transaction is aborted, write-sets are dropped, reading goes back to the committed offsets, work goes on.',
   fenced: 'Nothing more is committed. The worker proves that the slot is still its own and starts anew, or ends with exit code 5.',
   ambiguous: 'A commit whose outcome is unknown: the producer is replaced, which settles it, and the group\u2019s offsets say how.',
-  corrupted: 'The store file is moved aside and rebuilt from its changelog once.',
-  poisoned: 'A record the broker will not take. The transaction is aborted and tried again; three refusals in a row stop the worker.',
+  corrupted:
+    'A store file is moved aside and rebuilt from its changelog once; a batch of an input is a matter of the option `corruptedRecord`.',
+  poisoned:
+    'A record the broker will not take. The transaction is aborted, and its records run again one by one until the bad one is found; after three attempts it takes the error path (`onError`).',
   config: 'Refused at start, or the worker stops with exit code 2; the message names the option or topic.',
   fatal: 'The worker stops with exit code 1.',
 }
@@ -43,12 +49,12 @@ export function errorDocument(): string {
     '',
     'A failure that the client marks "abort required" is aborted even where the table says retriable. A code that is not listed goes by the client\u2019s flags (abort required, retriable), and is fatal without any.',
     '',
-    '| code | reaction | producer replaced | reason |',
-    '|---|---|---|---|',
+    '| code | name | reaction | producer replaced | reason |',
+    '|---|---|---|---|---|',
     ...codes.map((code) => {
       const rule = CODE_RULES[code]
-      const name = code === WATCHDOG ? 'no answer' : code === GIVEN_UP ? 'given up' : String(code)
-      return `| ${name} | ${rule?.reaction ?? ''} | ${rule?.replaceProducer === true ? 'yes' : ''} | ${rule?.reason ?? ''} |`
+      const number = OUR_OWN.has(code) ? '' : String(code)
+      return `| ${number} | ${CODE_NAMES[code] ?? ''} | ${rule?.reaction ?? ''} | ${rule?.replaceProducer === true ? 'yes' : ''} | ${rule?.reason ?? ''} |`
     }),
     '',
     '## Exit codes of a worker and of `millrace run`',

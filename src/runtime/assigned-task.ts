@@ -83,6 +83,12 @@ export class AssignedTask {
     this.task.process(record)
   }
 
+  /** Sends one record down the error path without running it. */
+  refuse(record: BrokerRecord, error: Error): void {
+    invariant(this.task !== undefined, 'A3', { task: this.name, phase: this.#phase })
+    this.task.refuse(record, error)
+  }
+
   moveTo(phase: TaskPhase): void {
     invariant(TASK_PHASES[this.#phase].includes(phase), 'A1', { task: this.name, from: this.#phase, to: phase })
     this.#phase = phase

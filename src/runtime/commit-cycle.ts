@@ -9,19 +9,24 @@
  *  CC2. Write-sets are merged only after the commit succeeded, and positions become committed positions in the same step (X1, X2).
  *  CC3. After a failed transaction every running task is back at its committed positions with an empty write-set, before the next poll.
  *  CC4. A fenced producer is re-initialised only after the consumer proved that the slot is still ours; a second fence within a minute ends the worker:
- *      two processes that both re-init fence each other for ever (CLIENT-FACTS 21).
+ *      two processes that both re-init fence each other for ever (CLIENT-FACTS 21). Until then tasks are closed and polling goes on.
+ *  CC5. While no transaction can begin nothing is read (input-reader I3); events of the group are handled all the same.
  */
 import type { GroupConsumer, OffsetToCommit } from '../broker/port.ts'
+import { failpoint } from '../common/failpoints.ts'
 import { invariant } from '../common/invariant.ts'
 import { delay } from '../common/delay.ts'
 import { BrokerError } from '../errors/broker-error.ts'
+import { classify } from '../errors/classify.ts'
 import { ConfigError, FatalError } from '../errors/errors.ts'
 import { changelogTopic } from '../topology/internal-topics.ts'
 import type { AssignedTask } from './assigned-task.ts'
 import type { InputReader } from './input-reader.ts'
 import { writeMetadata } from './offset-metadata.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
+import { MAX_ATTEMPTS, type RecordAttempts } from './record-attempts.ts'
 import type { RecordOutbox } from './record-outbox.ts'
+import type { SlotOwnership } from './slot-ownership.ts'
 import { PROGRESS, progressKey } from './task-table.ts'
 import type { Outcome, TransactionMachine } from './transaction.ts'
 import type { WorkerMetrics } from './worker-metrics.ts'
@@ -29,14 +34,15 @@ import type { CommitReason, WorkerOptions } from './worker-options.ts'
 
 const FENCED_TWICE_WITHIN_MS = 60_000
 /** The same refusal this many times in a row is no accident. */
-const REFUSALS_IN_A_ROW = 3
-const MEMBERSHIP_POLL_MS = 100
+const REFUSALS_IN_A_ROW = MAX_ATTEMPTS + 3
 
 export interface CommitCycleOptions extends Pick<WorkerOptions, 'settings' | 'clock' | 'timers' | 'random' | 'logger' | 'listener'> {
   readonly machine: TransactionMachine
   readonly consumer: GroupConsumer
   readonly reader: InputReader
+  readonly slot: SlotOwnership
   readonly tasks: OwnedTasks
+  readonly attempts: RecordAttempts
   readonly outbox: RecordOutbox
   readonly metrics: WorkerMetrics
   readonly transactionalIdPrefix: string
@@ -57,13 +63,19 @@ export class CommitCycle {
   #abortingSince = 0
   #refusalsInARow = 0
   #fencedAt = Number.NEGATIVE_INFINITY
+  #fence: BrokerError | undefined
 
   constructor(options: CommitCycleOptions) {
     this.#options = options
   }
 
   get isOpen(): boolean {
-    return this.#options.machine.state !== 'idle'
+    return this.#options.machine.isOpen
+  }
+
+  /** False after a fence, or while a producer is being replaced: nothing can be begun or committed. */
+  get isUsable(): boolean {
+    return this.#options.machine.isUsable
   }
 
   /** Milliseconds since the open transaction began; 0 when none is open. */
@@ -93,7 +105,7 @@ export class CommitCycle {
       this.#startedAt = this.#options.clock.monotonic()
       return true
     }
-    await this.#settle(refused, [], '')
+    await this.#settle(refused)
     return false
   }
 
@@ -134,7 +146,7 @@ export class CommitCycle {
 
   /** Drops the open transaction: abort, write-sets dropped, positions rewound. */
   async abandon(error: BrokerError): Promise<void> {
-    await this.#settle(await this.#options.machine.abort(error), [], '')
+    await this.#settle(await this.#options.machine.abort(error))
   }
 
   /** The worker ends with an error. */
@@ -144,7 +156,8 @@ export class CommitCycle {
 
   /** Commits what the dirty tasks did. True when it is committed (or there was nothing to commit); false when it was dropped and rewound. */
   async commit(reason: CommitReason): Promise<boolean> {
-    const { machine, settings, tasks, clock, random, consumer, reader, listener, metrics } = this.#options
+    const { machine, settings, tasks, clock, random, consumer, slot, listener, metrics } = this.#options
+    if (!machine.isUsable) return false // running tasks have nothing then, and what they were is settled elsewhere
     const dirty = tasks.dirty()
     if (dirty.length === 0) {
       invariant(!this.isOpen, 'T2', { state: machine.state })
@@ -163,9 +176,10 @@ export class CommitCycle {
       return this.#refused(error)
     }
     const offsets = this.#offsetsOf(dirty, nonceText)
-    const outcome = await machine.commit(consumer, offsets, nonceText, () => reader.stillOwns(dirty))
+    const outcome = await machine.commit(consumer, offsets, nonceText, () => slot.owns(dirty))
     const event = { records: this.#records, bytes: this.#bytes, durationMs: clock.monotonic() - startedAt, reason }
-    if (!(await this.#settle(outcome, offsets, nonceText))) return false
+    metrics.transactionEnded(clock.monotonic() - this.#startedAt)
+    if (!(await this.#settle(outcome))) return false
     this.#restUntil = clock.monotonic() + Math.min(event.durationMs, settings.commitIntervalMs)
     metrics.committed(event.durationMs)
     listener.commit(event)
@@ -213,29 +227,40 @@ export class CommitCycle {
   }
 
   /** Acts on how a transaction ended. True when it is committed. */
-  async #settle(outcome: Outcome, offsets: readonly OffsetToCommit[], nonce: string): Promise<boolean> {
+  async #settle(outcome: Outcome): Promise<boolean> {
+    const { machine, reader } = this.#options
+    if (!machine.isUsable) reader.hold()
     switch (outcome.kind) {
       case 'committed':
+        failpoint('memtable:merge')
         this.#merge()
         return true
       case 'aborted':
+        if (outcome.cause.reaction === 'poisoned')
+          this.#options.attempts.refused(
+            this.#options.tasks.dirty().flatMap(({ inputs }) => inputs),
+            outcome.error,
+          )
         this.#countAbort(outcome)
         await this.#rewind()
         await this.#backOff()
         return false
       case 'fenced':
-        return this.#recoverFromFence(outcome.error, outcome.commitSent ? offsets : [], nonce)
+        this.#fenced(outcome.error)
+        return false
       case 'in-doubt':
+        this.#options.metrics.aborted('in-doubt')
         this.#restart('the outcome of a commit could not be found out')
         return false
     }
   }
 
   #merge(): void {
-    const { tasks, clock, metrics } = this.#options
+    const { tasks, clock, metrics, attempts } = this.#options
     const now = clock.now()
     for (const task of tasks.dirty()) {
       const committed = task.commit(now)
+      attempts.committed(task.inputs)
       metrics.records += committed.records
       metrics.duplicates += committed.duplicates
       metrics.deadLetters += committed.deadLetters
@@ -299,34 +324,42 @@ export class CommitCycle {
   }
 
   #restart(reason: string): void {
-    this.#options.metrics.aborted('in-doubt')
     this.#reset()
     this.#options.outbox.discard()
     this.#options.restart(this.#options.tasks.running(), reason)
   }
 
-  /** -144 means a time-out or a take-over; the flags do not tell (CC4). `offsets` are given when the commit had been sent: then it may have taken effect. */
-  async #recoverFromFence(error: BrokerError, offsets: readonly OffsetToCommit[], nonce: string): Promise<boolean> {
-    const { clock, settings, logger, reader, machine, consumer, metrics } = this.#options
+  /** -144 means a time-out or a take-over; the flags do not tell (CC4). The tasks restore what the broker has decided, whichever it was. */
+  #fenced(error: BrokerError): void {
+    const { clock, logger, slot, metrics } = this.#options
     const now = clock.monotonic()
-    if (now - this.#fencedAt < FENCED_TWICE_WITHIN_MS) throw reader.slotTaken(error)
+    if (now - this.#fencedAt < FENCED_TWICE_WITHIN_MS) throw slot.taken(error)
     this.#fencedAt = now
+    this.#fence = error
+    metrics.fences++
     metrics.aborted(`fenced:${error.code}`)
     logger.warn({ code: error.code }, 'a producer was fenced: proving that this slot is still ours before going on')
-    const proven = now + 2 * settings.heartbeatIntervalMs
-    while (clock.monotonic() < proven) {
-      await reader.poll(1, MEMBERSHIP_POLL_MS) // its record is dropped: everything is rewound below
-      reader.checkSlot()
+    this.#restart('a producer was fenced, so a transaction may have ended without this worker')
+  }
+
+  /**
+   * Called every turn: the way back after a fence, or after a producer that could not be replaced in time. Two heartbeats that nobody objected to prove
+   * membership: a taken slot shows as -150 of a poll, or as an assignment that is gone (slot-ownership).
+   */
+  async recover(): Promise<void> {
+    const { machine, clock, settings, reader, slot, logger } = this.#options
+    if (machine.isUsable) return
+    if (machine.state === 'fenced') {
+      if (clock.monotonic() - this.#fencedAt < 2 * settings.heartbeatIntervalMs) return
+      machine.startRepair()
     }
-    await machine.recover()
-    const committed = offsets.length > 0 ? await machine.wasCommitted(consumer, offsets, nonce) : false
-    if (committed === undefined) {
-      this.#restart('the group did not say how a fenced transaction ended')
-      return false
+    try {
+      if (!machine.repairStep()) return
+    } catch (error) {
+      if (error instanceof BrokerError && classify(error).reaction === 'fenced') throw slot.taken(this.#fence ?? error)
+      throw error
     }
-    if (committed) this.#merge()
-    await this.#rewind()
-    logger.info({ committed }, 'producers are initialised again')
-    return committed
+    logger.info({}, 'producers are initialised again')
+    await reader.release()
   }
 }

@@ -2,23 +2,27 @@
  * Reading: polls, positions, and which polled record still counts.
  *
  * Owns: the consumer's reading side and the number of the present poll.
- * Does not own: the group membership's callbacks (task-lifecycle), what a record does (task).
+ * Does not own: the group membership's callbacks (task-lifecycle), whether the slot is still ours (slot-ownership), offsets outside of a log
+ * (position-check), what a record does (task).
  *
  * Invariants:
  *  I1. One poll outstanding at most, and no seek while one is: the loop awaits its poll before it does anything else (CLIENT-FACTS 9).
  *  I2. A record counts only if its partition has been valid since before its poll was issued: a batch fetched before an assignment or a rewind is stale.
  *      Without it: (1) poll issued, (2) revoke and assign anew at another offset, (3) the old batch arrives and would be processed.
- *  I3. An owned slot has assignments: the client drops them without any event when another process took the slot (CLIENT-FACTS 21).
+ *  I3. While reading is held nothing is delivered, but polling goes on: the member stays in the group, and its callbacks are heard.
  */
-import type { BrokerAdmin, GroupConsumer, PartitionEnd, PollResult } from '../broker/port.ts'
+import type { GroupConsumer, PartitionEnd, PollResult } from '../broker/port.ts'
 import { delay } from '../common/delay.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
-import { partitionName } from '../common/topic-partition.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { classify } from '../errors/classify.ts'
-import { ConfigError, FatalError, SlotTakenError } from '../errors/errors.ts'
+import { ConfigError, FatalError } from '../errors/errors.ts'
 import type { AssignedTask, InputPartition } from './assigned-task.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
+import type { PositionCheck } from './position-check.ts'
+import type { SlotOwnership } from './slot-ownership.ts'
+import type { WorkerMetrics } from './worker-metrics.ts'
+import type { CorruptedRecordPolicy } from './worker-options.ts'
 
 const OFFSET_OUT_OF_RANGE = 1
 const AUTO_OFFSET_RESET = -140
@@ -29,11 +33,11 @@ const NOTHING: PollResult = { records: [], ends: [] }
 
 export interface InputReaderOptions {
   readonly consumer: GroupConsumer
-  readonly admin: Pick<BrokerAdmin, 'offsets'>
   readonly tasks: OwnedTasks
-  /** How often positions are compared with the logs, ms. */
-  readonly positionCheckMs: number
-  readonly slotName: string
+  readonly slot: SlotOwnership
+  readonly positions: PositionCheck
+  readonly corruptedRecord: CorruptedRecordPolicy
+  readonly metrics: WorkerMetrics
   readonly tasksTopic: string
   readonly clock: Clock
   readonly timers: Timers
@@ -43,11 +47,10 @@ export interface InputReaderOptions {
 export class InputReader {
   readonly #options: InputReaderOptions
   #pollNumber = 0
-  #checkedAt: number
+  #held = false
 
   constructor(options: InputReaderOptions) {
     this.#options = options
-    this.#checkedAt = options.clock.monotonic()
   }
 
   /** Resolves with what there is after `timeoutMs` at the latest. Failures that pass are logged and look like an empty poll. */
@@ -58,9 +61,13 @@ export class InputReader {
     } catch (error) {
       if (!(error instanceof BrokerError)) throw error
       const { reaction, reason } = classify(error)
-      if (reaction === 'fenced') throw this.slotTaken(error)
+      if (reaction === 'fenced') throw this.#options.slot.taken(error)
       if (error.code === OFFSET_OUT_OF_RANGE || error.code === AUTO_OFFSET_RESET) {
-        await this.#checkPositionsIfAnswered()
+        await this.#checkPositions()
+        return NOTHING
+      }
+      if (reaction === 'corrupted') {
+        this.#corrupted(error)
         return NOTHING
       }
       if (reaction === 'config' || reaction === 'poisoned')
@@ -69,6 +76,21 @@ export class InputReader {
       this.#options.logger.warn({ code: error.code, error: error.message }, `poll failed: ${reason}`)
       return NOTHING
     }
+  }
+
+  /** A batch whose checksum does not fit. The client has stepped over it and names the place in its message only (X6: never silently). */
+  #corrupted(error: BrokerError): void {
+    const { corruptedRecord, metrics, logger } = this.#options
+    if (corruptedRecord === 'fail') {
+      throw new ConfigError(`a batch of an input is corrupted: ${error.message}`, {
+        code: 'corrupted-record',
+        remedy:
+          "Its bytes are damaged on the broker’s disk or on the way: check the replicas (a change of leader may serve a sound copy). To go on without such batches set corruptedRecord to 'skip'.",
+        cause: error,
+      })
+    }
+    metrics.corruptedBatches++
+    logger.error({ error: error.message }, "a corrupted batch of an input was passed over (option corruptedRecord is 'skip')")
   }
 
   /** The input a record of the present poll belongs to; undefined when the record is stale (I2). */
@@ -88,7 +110,30 @@ export class InputReader {
   /** Reads on from the task's positions; until now its inputs were paused. */
   async start(task: AssignedTask): Promise<void> {
     await this.#seek(task)
+    if (!this.#held) this.#resume(task)
+  }
+
+  #resume(task: AssignedTask): void {
     this.#options.consumer.resume(task.inputs.map(({ topic, partition }) => ({ topic, partition })))
+  }
+
+  /** Nothing is delivered until `release` (I3): no transaction can begin meanwhile. */
+  hold(): void {
+    if (this.#held) return
+    this.#held = true
+    this.#options.consumer.pause(
+      this.#options.tasks.running().flatMap(({ inputs }) => inputs.map(({ topic, partition }) => ({ topic, partition }))),
+    )
+  }
+
+  /** Reads on where every running task stands. */
+  async release(): Promise<void> {
+    if (!this.#held) return
+    this.#held = false
+    for (const task of this.#options.tasks.running()) {
+      await this.#seek(task)
+      this.#resume(task)
+    }
   }
 
   /** Stops reading; what is still on its way is stale. */
@@ -131,68 +176,13 @@ export class InputReader {
     }
   }
 
-  /** Asked right before offsets are sent (X3): the client takes the generation at call time, not at fetch time (CLIENT-FACTS 6). */
-  stillOwns(tasks: readonly AssignedTask[]): boolean {
-    const { consumer } = this.#options
-    if (consumer.assignmentLost()) return false
-    const assigned = new Set(consumer.assignments().map(({ topic, partition }) => partitionName(topic, partition)))
-    return tasks.every(
-      (task) => task.phase === 'running' && task.assigned.every(({ topic, partition }) => assigned.has(partitionName(topic, partition))),
-    )
-  }
-
-  /** I3; not while a revoke waits to be handled. */
-  checkSlot(): void {
-    if (this.#options.tasks.size > 0 && this.#options.consumer.assignments().length === 0) throw this.slotTaken(undefined)
-  }
-
-  slotTaken(cause: BrokerError | undefined): SlotTakenError {
-    return new SlotTakenError(
-      `another process has taken the slot ${this.#options.slotName}${cause === undefined ? '' : ` (${cause.message})`}`,
-      {
-        code: 'slot-taken',
-        remedy: 'Run one process per slot: give each machine its own --instance. This process stops and commits nothing more.',
-        cause,
-      },
-    )
-  }
-
-  /**
-   * Compares the positions of all running inputs with their logs. -140 names no partition, can be hidden behind the messages of one poll (then that input
-   * stands still without a word), and comes for the dummy offset of an assignment as well (CLIENT-FACTS 32): so the logs are asked, now and then too.
-   */
-  async checkPositions(): Promise<void> {
-    const { tasks, admin, clock } = this.#options
-    this.#checkedAt = clock.monotonic()
-    const inputs = [...tasks.inputs()].filter(({ task }) => task.phase === 'running')
-    const positions = inputs.map(({ topic, partition, next }) => ({ topic, partition, next }))
-    const bounds = await admin.offsets(positions)
-    const outside = positions.flatMap(({ topic, partition, next }, index) => {
-      const { logStart = 0, highWatermark = 0 } = bounds[index] ?? {}
-      if (next >= logStart && next <= highWatermark) return []
-      return [`${partitionName(topic, partition)} at offset ${next}, which has offsets ${logStart} to ${highWatermark}`]
-    })
-    if (outside.length === 0) return
-    throw new ConfigError(`reading is not possible: ${outside.join('; ')}`, {
-      code: 'offset-out-of-range',
-      remedy:
-        'Records were deleted before they were processed (retention), or the topic was re-created. Reset the group\u2019s offset of that partition on purpose, then start again.',
-    })
-  }
-
-  /** Called every turn; looks every `positionCheckMs`. A broker that does not answer is no finding. */
+  /** An offset outside of its log is a matter of policy (position-check). Called every turn; looks every so often. */
   async checkPositionsWhenDue(): Promise<void> {
-    const { clock, positionCheckMs } = this.#options
-    if (clock.monotonic() - this.#checkedAt >= positionCheckMs) await this.#checkPositionsIfAnswered()
+    if (this.#options.positions.isDue) await this.#checkPositions()
   }
 
-  async #checkPositionsIfAnswered(): Promise<void> {
-    try {
-      await this.checkPositions()
-    } catch (error) {
-      if (!(error instanceof BrokerError)) throw error
-      this.#options.logger.debug({ error: error.message }, 'positions could not be compared with the logs')
-    }
+  async #checkPositions(): Promise<void> {
+    for (const task of await this.#options.positions.check()) await this.#seek(task)
   }
 
   /** Input records not yet processed, as the last fetches saw it. */

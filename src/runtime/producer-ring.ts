@@ -10,6 +10,7 @@
 import type { Broker, TransactionalProducer } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
 import { delay } from '../common/delay.ts'
+import { failpoint } from '../common/failpoints.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { classify } from '../errors/classify.ts'
@@ -21,6 +22,8 @@ export interface ProducerRingOptions {
   readonly size: number
   readonly transactionTimeoutMs: number
   readonly initTimeoutMs: number
+  /** How long a replacement is tried before the broker counts as gone. */
+  readonly patienceMs: number
   readonly clock: Clock
   readonly timers: Timers
   readonly logger: Logger
@@ -36,6 +39,8 @@ export class ProducerRing {
   readonly #options: ProducerRingOptions
   readonly #producers: (TransactionalProducer | undefined)[]
   #index = 0
+  #closed = false
+  readonly #replacing = new Set<Promise<void>>()
   #sizes: ProducerSizes = { maxMessageBytes: 1_000_000, batchBytes: 1_000_000 }
 
   constructor(options: ProducerRingOptions) {
@@ -44,9 +49,9 @@ export class ProducerRing {
   }
 
   /** Inits all ids, in parallel: this aborts at once what a dead predecessor left open (CLIENT-FACTS 19). */
-  async open(budgetMs: number, sizes: ProducerSizes): Promise<void> {
+  async open(sizes: ProducerSizes): Promise<void> {
     this.#sizes = sizes
-    await this.#replaceEach(budgetMs)
+    await this.#replaceEach()
   }
 
   get current(): TransactionalProducer {
@@ -61,17 +66,18 @@ export class ProducerRing {
     return this.current
   }
 
-  replaceCurrent(budgetMs: number): Promise<void> {
-    return this.#replace(this.#index, budgetMs)
+  /** Goes on until it works, or rejects when `patienceMs` are over. The caller need not wait for it. */
+  replaceCurrent(): Promise<void> {
+    return this.#replace(this.#index)
   }
 
-  replaceAll(budgetMs: number): Promise<void> {
-    return this.#replaceEach(budgetMs)
+  replaceAll(): Promise<void> {
+    return this.#replaceEach()
   }
 
   /** In parallel, and to the end: when one fails the others are in their places, so that `close` finds them. */
-  async #replaceEach(budgetMs: number): Promise<void> {
-    const results = await Promise.allSettled(this.#producers.map((_, index) => this.#replace(index, budgetMs)))
+  async #replaceEach(): Promise<void> {
+    const results = await Promise.allSettled(this.#producers.map((_, index) => this.#replace(index)))
     for (const result of results) if (result.status === 'rejected') throw result.reason
   }
 
@@ -85,11 +91,22 @@ export class ProducerRing {
     this.#producers[this.#index] = undefined
   }
 
-  /** Disconnects the old producer of a place and inits the same id on a new one, until it works or the budget is spent. */
-  async #replace(index: number, budgetMs: number): Promise<void> {
-    const { broker, idPrefix, transactionTimeoutMs, initTimeoutMs, clock, timers, logger } = this.#options
+  #replace(index: number): Promise<void> {
+    const replacement = this.#replaceAt(index)
+    const tracked = replacement.then(
+      () => undefined,
+      () => undefined, // reported to whoever asked for it
+    )
+    this.#replacing.add(tracked)
+    void tracked.then(() => this.#replacing.delete(tracked))
+    return replacement
+  }
+
+  /** Disconnects the old producer of a place and inits the same id on a new one, until it works or its time is over. */
+  async #replaceAt(index: number): Promise<void> {
+    const { broker, idPrefix, transactionTimeoutMs, initTimeoutMs, patienceMs, clock, timers, logger } = this.#options
     const transactionalId = `${idPrefix}-${index}`
-    const deadline = clock.monotonic() + budgetMs
+    const deadline = clock.monotonic() + patienceMs
     const old = this.#producers[index]
     this.#producers[index] = undefined
     await old?.close()
@@ -98,17 +115,20 @@ export class ProducerRing {
       try {
         producer = await broker.connectProducer({ transactionalId, transactionTimeoutMs, ...this.#sizes })
         await producer.init(initTimeoutMs)
+        failpoint('init:after')
+        if (this.#closed) return await producer.close()
         this.#producers[index] = producer
         return
       } catch (error) {
         // The whole client is dropped: a late answer of its init cannot be taken for that of the next one.
         await producer?.close()
         if (!(error instanceof BrokerError)) throw error
+        if (this.#closed) return
         const retriable = error.operation === 'connect' || classify(error).reaction === 'retriable'
         if (!retriable) throw error
         if (clock.monotonic() >= deadline) {
           throw new BrokerUnavailableError(
-            `transactional id ${transactionalId} could not be initialised within ${budgetMs} ms: ${error.message}`,
+            `transactional id ${transactionalId} could not be initialised within ${patienceMs} ms: ${error.message}`,
             {
               code: 'producer-init-timed-out',
               remedy: 'Check that the brokers are up and that __transaction_state has its replicas, then start again: nothing was lost.',
@@ -122,12 +142,10 @@ export class ProducerRing {
     }
   }
 
-  /** Waits, for the back-off between attempts on these producers. */
-  pause(ms: number): Promise<void> {
-    return delay(this.#options.timers, ms)
-  }
-
+  /** A replacement that is under way drops its producer at its next step, and is waited for. */
   async close(): Promise<void> {
+    this.#closed = true
+    await Promise.all(this.#replacing)
     const producers = this.#producers.splice(0)
     await Promise.all(producers.map((producer) => producer?.close() ?? Promise.resolve()))
   }

@@ -12,6 +12,7 @@
  */
 import type { GroupConsumer, RebalanceListener } from '../broker/port.ts'
 import type { TopicPartition, TopicPartitionOffset } from '../common/topic-partition.ts'
+import { failpoint } from '../common/failpoints.ts'
 import { invariant } from '../common/invariant.ts'
 import { BrokerError, GIVEN_UP } from '../errors/broker-error.ts'
 import { asError, ConfigError, FatalError, type CorruptedStoreError } from '../errors/errors.ts'
@@ -22,6 +23,7 @@ import type { InputReader } from './input-reader.ts'
 import type { TaskLayout } from './internal-topics.ts'
 import type { LogStarts } from './log-starts.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
+import type { RecordAttempts } from './record-attempts.ts'
 import type { RecordOutbox } from './record-outbox.ts'
 import type { Restorer } from './restore.ts'
 import { prepareTasks, type PreparedTask } from './task-preparation.ts'
@@ -44,6 +46,7 @@ export interface TaskLifecycleOptions {
   readonly outbox: RecordOutbox
   readonly reader: InputReader
   readonly cycle: () => CommitCycle
+  readonly attempts: RecordAttempts
   readonly restorer: Restorer
 }
 
@@ -77,6 +80,7 @@ export class TaskLifecycle implements RebalanceListener {
 
   assigned(partitions: readonly TopicPartition[]): readonly TopicPartitionOffset[] {
     const { worker, layout, tasksTopic, tasks, logStarts } = this.#options
+    failpoint('assign:before')
     this.#rebalances++
     const added: AssignedTask[] = []
     for (const { partition: number } of partitions) {
@@ -167,7 +171,7 @@ export class TaskLifecycle implements RebalanceListener {
   }
 
   async #restore({ task, state, offsets, restores }: PreparedTask): Promise<void> {
-    const { worker, tasks, outbox, restorer } = this.#options
+    const { worker, tasks, outbox, restorer, attempts } = this.#options
     if (task.phase !== 'preparing' || !tasks.has(task)) {
       state.close() // given up meanwhile
       return
@@ -179,6 +183,7 @@ export class TaskLifecycle implements RebalanceListener {
       stores: state.stores,
       outbox,
       clock: worker.clock,
+      countAttempt: (record) => attempts.failed(task, record),
       onFailure: (failure, reaction) => {
         worker.listener.failure(failure, reaction)
       },
@@ -203,6 +208,8 @@ export class TaskLifecycle implements RebalanceListener {
     this.#options.tasks.activate(task)
     await this.#options.reader.start(task)
     task.moveTo('running')
+    this.#options.attempts.started(task)
+    failpoint('assign:after')
     // A start position that nobody committed would be found anew by the next owner, and with `startFrom: 'latest'` the records between would be lost.
     if (task.inputs.some(({ committed }) => committed === undefined)) task.touched = true
     this.#options.worker.logger.debug({ task: task.name }, 'task is running')
@@ -224,6 +231,7 @@ export class TaskLifecycle implements RebalanceListener {
   async #giveUp(given: readonly AssignedTask[], lost: boolean, answer: () => void): Promise<void> {
     const { tasks, restorer, worker } = this.#options
     const cycle = this.#options.cycle()
+    failpoint('revoke:before')
     try {
       if (!lost) {
         await flushState(given, 'any', () => cycle.commit('revoke'), worker)
@@ -238,6 +246,7 @@ export class TaskLifecycle implements RebalanceListener {
           tasks.remove(task)
           if (task.phase !== 'closed') task.close()
         }
+        failpoint('revoke:after')
       } finally {
         answer()
       }

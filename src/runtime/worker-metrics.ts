@@ -15,6 +15,13 @@ export class WorkerMetrics {
   late = 0
   skipped = 0
   deadLetters = 0
+  /** Inputs moved by the policy for offsets out of range, and the offsets passed over by that. */
+  offsetsReset = 0
+  offsetsPassedOver = 0
+  corruptedBatches = 0
+  fences = 0
+  /** Age of the oldest transaction so far when it ended, ms. */
+  oldestTransactionMs = 0
   /** Aborts by cause, for the log and the metrics. */
   readonly abortsByCause = new Map<string, number>()
   #rateAt: number
@@ -30,6 +37,10 @@ export class WorkerMetrics {
     this.#durations[this.transactions % WINDOW] = durationMs
     this.transactions++
     this.#recent = Math.min(WINDOW, this.#recent + 1)
+  }
+
+  transactionEnded(ageMs: number): void {
+    this.oldestTransactionMs = Math.max(this.oldestTransactionMs, ageMs)
   }
 
   aborted(cause: string): void {

@@ -7,7 +7,12 @@ import type { TopologyPlan } from '../topology/nodes.ts'
 import type { Failure } from '../topology/public-types.ts'
 import type { RestoreProgress } from './restore.ts'
 
-export type CommitReason = 'drained' | 'interval' | 'records' | 'bytes' | 'flush' | 'revoke' | 'close'
+export type CommitReason = 'drained' | 'interval' | 'records' | 'bytes' | 'flush' | 'revoke' | 'close' | 'isolated'
+
+/** What happens when an input's position lies outside of its log: stop, or go on at the log's start or end without the records between. */
+export type OffsetOutOfRangePolicy = 'fail' | 'earliest' | 'latest'
+/** What happens when a batch of an input does not fit its checksum: stop, or go on behind it. */
+export type CorruptedRecordPolicy = 'fail' | 'skip'
 
 export interface WorkerSettings {
   readonly applicationId: string
@@ -31,6 +36,8 @@ export interface WorkerSettings {
   readonly replicationFactor: number
   readonly offsetKeepAliveMs: number
   readonly metadataPollMs: number
+  readonly offsetOutOfRange: OffsetOutOfRangePolicy
+  readonly corruptedRecord: CorruptedRecordPolicy
 }
 
 export interface CommitEvent {

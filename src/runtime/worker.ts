@@ -13,34 +13,27 @@
  *  W4. Idle means no transaction: one is begun when a record is processed or an offset moved.
  *  W5. Whatever ends the worker, everything it opened is closed (X10).
  */
-import type { BrokerAdmin, BrokerRecord, GroupConsumer } from '../broker/port.ts'
+import type { BrokerRecord, GroupConsumer } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
 import { delay } from '../common/delay.ts'
 import { partitionName } from '../common/topic-partition.ts'
-import { BrokerError, GIVEN_UP } from '../errors/broker-error.ts'
+import { BrokerError, GIVEN_UP, TOO_SLOW } from '../errors/broker-error.ts'
 import { asError, CorruptedStoreError } from '../errors/errors.ts'
 import type { WorkerState, WorkerStatus } from '../metrics/status.ts'
+import type { SlotLock } from '../state/store.ts'
 import { UnknownSinkError } from '../task/outbox.ts'
 import { tasksTopic } from '../topology/internal-topics.ts'
 import type { InputPartition } from './assigned-task.ts'
-import { CommitCycle } from './commit-cycle.ts'
-import { GroupWatch } from './group-watch.ts'
-import { InputReader } from './input-reader.ts'
-import { checkBrokerLimits } from './broker-limits.ts'
-import { ensureInternalTopics, internalTopics, layOutTasks, refuseLostChangelogs } from './internal-topics.ts'
-import { LogStarts } from './log-starts.ts'
 import { OwnedTasks } from './owned-tasks.ts'
 import { ProducerRing } from './producer-ring.ts'
-import { RecordOutbox } from './record-outbox.ts'
+import { RecordAttempts } from './record-attempts.ts'
 import { Restorer } from './restore.ts'
-import { untilAnswered } from './retry.ts'
-import { producerSizes, readSinkLimits, SinkCheck } from './sink-limits.ts'
+import { readSinkLimits } from './sink-limits.ts'
 import { flushState } from './state-flush.ts'
-import { TaskLifecycle } from './task-lifecycle.ts'
-import { agreeOnTaskTable, readTaskRecords, taskTable } from './task-table.ts'
-import { TransactionMachine } from './transaction.ts'
+import type { TaskLifecycle } from './task-lifecycle.ts'
 import { WorkerMetrics } from './worker-metrics.ts'
 import type { WorkerOptions } from './worker-options.ts'
+import { startWorker, type WorkerParts } from './worker-start.ts'
 
 /** A poll with nothing to wait for returns after this; events are looked at between polls. */
 const IDLE_POLL_MS = 100
@@ -48,23 +41,9 @@ const IDLE_POLL_MS = 100
 const OPEN_POLL_MS = 1
 /** How long the loop works before it lets callbacks in. */
 const SLICE_MS = 50
-/** Records between two looks at the clock. */
-const SLICE_RECORDS = 64
 /** Flushes that are due are tried this often: a failing one must not be tried at every turn. */
 const FLUSH_PAUSE_MS = 500
-const CALL_TIMEOUT_MS = 5_000
 const INIT_TIMEOUT_MS = 10_000
-const TASK_TABLE_TIMEOUT_MS = 30_000
-
-/** What exists once the worker is connected. */
-interface Parts {
-  readonly consumer: GroupConsumer
-  readonly watch: GroupWatch
-  readonly logStarts: LogStarts
-  readonly reader: InputReader
-  readonly cycle: CommitCycle
-  readonly lifecycle: TaskLifecycle
-}
 
 export class Worker {
   readonly #options: WorkerOptions
@@ -74,15 +53,14 @@ export class Worker {
   readonly #metrics: WorkerMetrics
   readonly #restorer: Restorer
   readonly #ring: ProducerRing
-  #parts: Parts | undefined
+  #parts: WorkerParts | undefined
   #consumer: GroupConsumer | undefined
-  #slotLock: { release(): void } | undefined
+  #slotLock: SlotLock | undefined
+  #attempts: RecordAttempts | undefined
   #state: WorkerState = 'created'
   #stopping: { readonly leave: boolean } | undefined
   /** True from leaving the group until joining it again. */
   #rejoining = false
-  #sinkCheck: SinkCheck | undefined
-  #keepAliveMs = 0
   #flushAgainAt = 0
   #isReady = false
   #becameReady: (() => void) | undefined
@@ -112,6 +90,7 @@ export class Worker {
       size: settings.producerRingSize,
       transactionTimeoutMs: settings.transactionTimeoutMs,
       initTimeoutMs: INIT_TIMEOUT_MS,
+      patienceMs: settings.taskTimeoutMs,
       clock,
       timers,
       logger,
@@ -162,115 +141,36 @@ export class Worker {
     this.#stopping ??= { leave: options.leave ?? this.#options.settings.onClose === 'leave' }
   }
 
-  async #open(): Promise<Parts> {
-    const { broker, backend, plan, settings, clock, random, timers, logger, listener } = this.#options
+  async #open(): Promise<WorkerParts> {
+    const { backend, settings } = this.#options
     this.#slotLock = await backend.lockSlot(`${settings.instance}-${settings.slot}`)
-    await this.#readBrokerLimits(broker.admin)
-    const layout = await layOutTasks(broker.admin, plan)
-    const sinks = await readSinkLimits(broker.admin, plan.sinks)
-    this.#sinkCheck = new SinkCheck(sinks, clock)
-    const outbox = new RecordOutbox(this.#sinkCheck, settings.recordMaxOutputBytes)
-    const { tasks: tasksToCreate, changelogs } = internalTopics(plan, settings.applicationId, layout, settings.replicationFactor)
-    const retry = { random, clock, timers, logger, timeoutMs: TASK_TABLE_TIMEOUT_MS }
-    await ensureInternalTopics(broker.admin, [tasksToCreate], retry)
-    const recorded = await readTaskRecords(broker, this.#tasksTopic, retry)
-    await agreeOnTaskTable(broker, this.#tasksTopic, taskTable(plan, layout), recorded, retry)
-    await refuseLostChangelogs(broker.admin, changelogs, recorded.progress)
-    await ensureInternalTopics(broker.admin, changelogs, retry)
-    const written = [
-      ...sinks.values(),
-      ...(await readSinkLimits(broker.admin, [this.#tasksTopic, ...changelogs.map(({ name }) => name)])).values(),
-    ]
-    const logStarts = new LogStarts({
-      admin: broker.admin,
-      partitions: layout.tasks.flatMap(({ inputs, partition }, number) => [
-        { topic: this.#tasksTopic, partition: number },
-        ...inputs.map((topic) => ({ topic, partition })),
-      ]),
-      intervalMs: settings.metadataPollMs,
-      clock,
-      logger,
-    })
-    await untilAnswered(() => logStarts.look(), { ...retry, what: 'the starts of the input logs' })
-    // Before joining: it aborts at once what a dead predecessor of this slot left open, so nobody waits for it.
-    await this.#ring.open(settings.taskTimeoutMs, producerSizes(written))
-    const consumer = await broker.connectConsumer({
-      groupId: settings.applicationId,
-      groupInstanceId: this.#slotName,
-      sessionTimeoutMs: settings.sessionTimeoutMs,
-      heartbeatIntervalMs: settings.heartbeatIntervalMs,
-      maxPollIntervalMs: settings.maxPollIntervalMs,
-    })
-    this.#consumer = consumer
-    const tasks = this.#tasks
-    const reader = new InputReader({
-      consumer,
-      admin: broker.admin,
-      positionCheckMs: settings.metadataPollMs,
-      tasks,
+    const attempts = new RecordAttempts(this.#slotLock)
+    this.#attempts = attempts
+    const parts = await startWorker({
+      worker: this.#options,
       slotName: this.#slotName,
       tasksTopic: this.#tasksTopic,
-      clock,
-      timers,
-      logger,
-    })
-    const budgets = {
-      callTimeoutMs: CALL_TIMEOUT_MS,
-      commitBudgetMs: settings.transactionTimeoutMs + CALL_TIMEOUT_MS,
-      replaceBudgetMs: settings.taskTimeoutMs,
-    }
-    const lifecycle = new TaskLifecycle({
-      worker: this.#options,
-      tasks,
-      layout,
-      tasksTopic: this.#tasksTopic,
-      logStarts,
-      consumer,
-      outbox,
-      reader,
-      cycle: () => cycle,
-      restorer: this.#restorer,
-    })
-    const cycle = new CommitCycle({
-      settings,
-      clock,
-      timers,
-      random,
-      logger,
-      listener,
-      machine: new TransactionMachine(this.#ring, budgets, clock, logger),
-      consumer,
-      reader,
-      tasks,
-      outbox,
+      tasks: this.#tasks,
       metrics: this.#metrics,
-      transactionalIdPrefix: this.#slotName,
-      progressTopic: this.#tasksTopic,
-      restart: (restarted, reason) => {
-        lifecycle.restart(restarted, reason)
+      restorer: this.#restorer,
+      ring: this.#ring,
+      attempts,
+      onConsumer: (consumer) => {
+        this.#consumer = consumer
       },
     })
-    const watch = new GroupWatch({
-      admin: broker.admin,
-      groupId: settings.applicationId,
-      instanceId: this.#slotName,
-      tasksTopic: this.#tasksTopic,
-      tasks: layout.tasks.length,
-      intervalMs: settings.metadataPollMs,
-      clock,
-      logger,
-    })
-    this.#parts = { consumer, watch, logStarts, reader, cycle, lifecycle }
-    consumer.subscribe(this.#tasksTopic, lifecycle)
-    return this.#parts
+    this.#parts = parts
+    parts.consumer.subscribe(this.#tasksTopic, parts.lifecycle)
+    return parts
   }
 
-  async #loop(parts: Parts): Promise<void> {
+  async #loop(parts: WorkerParts): Promise<void> {
     const { settings, clock } = this.#options
-    const { lifecycle, reader, cycle } = parts
+    const { lifecycle, reader, slot, cycle } = parts
     while (this.#stopping === undefined) {
       await lifecycle.handleEvents()
-      reader.checkSlot()
+      slot.check()
+      await cycle.recover()
       this.#rejoinForOrphans(parts)
       parts.logStarts.lookWhenDue()
       if (this.#restorer.active) await lifecycle.restoreStep(this.#tasks.anyRunning ? OPEN_POLL_MS : IDLE_POLL_MS)
@@ -281,7 +181,7 @@ export class Worker {
       reader.stepOverControlRecords(ends)
 
       if (!cycle.isOpen) {
-        this.#keepOffsetsAlive()
+        this.#keepOffsetsAlive(parts)
         await reader.checkPositionsWhenDue()
       }
       if (this.#tasks.anyDirty) {
@@ -297,13 +197,14 @@ export class Worker {
     }
   }
 
-  #pollTimeoutMs({ cycle, lifecycle }: Parts): number {
+  #pollTimeoutMs({ cycle, lifecycle }: WorkerParts): number {
     if (this.#restorer.active || lifecycle.hasEvents) return OPEN_POLL_MS
+    if (!cycle.isUsable) return IDLE_POLL_MS
     return cycle.isOpen || this.#tasks.anyDirty ? Math.max(OPEN_POLL_MS, Math.ceil(cycle.restMs)) : IDLE_POLL_MS
   }
 
   /** Runs a polled batch through the tasks. False: a transaction failed on the way; the rest of the batch was dropped and positions are rewound. */
-  async #process(records: readonly BrokerRecord[], { reader, cycle, lifecycle }: Parts): Promise<boolean> {
+  async #process(records: readonly BrokerRecord[], { reader, cycle, lifecycle, sinkCheck, attempts }: WorkerParts): Promise<boolean> {
     const { clock, settings } = this.#options
     let sliceStart = clock.monotonic()
     let topic = ''
@@ -320,13 +221,18 @@ export class Worker {
       if (record.offset < input.next) {
         invariant(false, 'W2', { partition: partitionName(topic, partition), offset: record.offset, next: input.next })
       }
+      const isolated = attempts.isolates(input, record.offset)
+      if (isolated && this.#tasks.anyDirty && !(await cycle.commit('isolated'))) return false
       if (!cycle.isOpen && !(await cycle.begin())) return false
 
+      const startedAt = clock.monotonic()
+      const refusal = isolated ? attempts.begin(input, record.offset) : undefined
       try {
-        input.task.process(record)
+        if (refusal === undefined) input.task.process(record)
+        else input.task.refuse(record, refusal)
       } catch (error) {
         if (error instanceof UnknownSinkError) {
-          this.#sinkCheck?.learn(await readSinkLimits(this.#options.broker.admin, [error.topic]))
+          sinkCheck.learn(await readSinkLimits(this.#options.broker.admin, [error.topic]))
           index-- // rolled back, so it runs once more
           continue
         }
@@ -335,14 +241,20 @@ export class Worker {
         lifecycle.rebuild(input.task, error)
         return false
       }
+      const now = clock.monotonic()
+      if (now - startedAt >= settings.transactionTimeoutMs && refusal === undefined) {
+        attempts.slow(input, record.offset, now - startedAt)
+        await cycle.abandon(new BrokerError('commit', TOO_SLOW, `${partitionName(topic, partition)} offset ${record.offset}`))
+        return false
+      }
       const delivered = cycle.deliver()
       if (delivered !== true && !(await delivered)) return false
       input.next = record.offset + 1
       input.task.touched = true
 
-      const { full } = cycle
+      const full = isolated ? 'isolated' : cycle.full
       if (full !== undefined && !(await cycle.commit(full))) return false
-      if (index % SLICE_RECORDS === SLICE_RECORDS - 1 && clock.monotonic() - sliceStart > SLICE_MS) {
+      if (now - sliceStart > SLICE_MS) {
         if (cycle.ageMs >= settings.commitIntervalMs && this.#tasks.anyDirty && !(await cycle.commit('interval'))) return false
         await delay(this.#options.timers, 0)
         sliceStart = clock.monotonic()
@@ -351,24 +263,8 @@ export class Worker {
     return true
   }
 
-  /** The broker's own limits, against our settings. Who may not read broker settings goes without. */
-  async #readBrokerLimits(admin: BrokerAdmin): Promise<void> {
-    const { settings, logger } = this.#options
-    this.#keepAliveMs = settings.offsetKeepAliveMs
-    let config: ReadonlyMap<string, string>
-    try {
-      config = await admin.brokerConfig()
-    } catch (error) {
-      logger.warn({ error: String(error) }, 'the settings of the broker could not be read: time-outs are not checked against them')
-      return
-    }
-    checkBrokerLimits(config, settings)
-    const retentionMs = Number(config.get('offsets.retention.minutes') ?? 0) * 60_000
-    if (retentionMs > 0) this.#keepAliveMs = Math.min(settings.offsetKeepAliveMs, retentionMs / 4)
-  }
-
   /** Leaves and joins again, as the member that owns the fewest tasks, so that tasks without an owner get one. */
-  #rejoinForOrphans({ consumer, watch, lifecycle }: Parts): void {
+  #rejoinForOrphans({ consumer, watch, lifecycle }: WorkerParts): void {
     if (this.#rejoining) {
       if (this.#tasks.size > 0 || lifecycle.hasEvents) return
       this.#rejoining = false
@@ -386,8 +282,8 @@ export class Worker {
   }
 
   /** Offsets of topics the group does not subscribe to expire while it is alive (CLIENT-FACTS 26). */
-  #keepOffsetsAlive(): void {
-    const oldest = this.#options.clock.now() - this.#keepAliveMs
+  #keepOffsetsAlive({ keepAliveMs }: WorkerParts): void {
+    const oldest = this.#options.clock.now() - keepAliveMs
     for (const { committed, committedAt, task } of this.#tasks.inputs()) {
       if (committed !== undefined && committedAt < oldest && task.phase === 'running') task.touched = true
     }
@@ -406,7 +302,7 @@ export class Worker {
   }
 
   /** A good end: what is done is committed, and the files are at the changelog's end, so that a clean start restores nothing. */
-  async #finish({ consumer, cycle, lifecycle, reader }: Parts): Promise<void> {
+  async #finish({ consumer, cycle, lifecycle, reader }: WorkerParts): Promise<void> {
     this.#setState('closing')
     await cycle.commit('close')
     if (this.#stopping?.leave === true) {
@@ -428,6 +324,7 @@ export class Worker {
     await this.#restorer.close()
     await this.#consumer?.close()
     await this.#ring.close()
+    this.#attempts?.ended()
     this.#slotLock?.release()
   }
 

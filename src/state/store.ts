@@ -98,6 +98,15 @@ export interface TaskState {
   close(): void
 }
 
+/** The exclusive lock of one worker slot, and a note that its next holder finds. */
+export interface SlotLock {
+  /** The last note of a holder of this slot; undefined when there is none. May be cut off: a process can die while it writes. */
+  readNote(): string | undefined
+  /** Replaces the note, at once. Survives the process, not the loss of the disk. Never throws: a note that cannot be written is none. */
+  writeNote(text: string): void
+  release(): void
+}
+
 export interface StateBackend {
   /**
    * Opens (or creates) the state of one task. Waits at most `lockTimeoutMs` for another process to let go; after that the task starts in a sibling place of
@@ -108,6 +117,6 @@ export interface StateBackend {
    */
   open(taskId: string, specs: readonly StoreSpec[]): Promise<TaskState>
   /** Takes the exclusive lock of one worker slot, or throws StateLockedError after `lockTimeoutMs`: one slot has one worker. Released, without ever throwing, by `close()` or the end of the process. */
-  lockSlot(slotName: string): Promise<{ release(): void }>
+  lockSlot(slotName: string): Promise<SlotLock>
   close(): void
 }

@@ -44,6 +44,8 @@ export interface TaskOptions {
   readonly stores: ReadonlyMap<string, StateStore>
   readonly outbox: RecordOutbox
   readonly clock: Clock
+  /** Counts one more attempt of a record that failed; returns how many there were, this one included. */
+  readonly countAttempt: (record: BrokerRecord) => number
   readonly onFailure: (failure: Failure, reaction: 'fail' | 'skip' | 'dead-letter') => void
 }
 
@@ -163,6 +165,16 @@ export class Task {
     this.#advanceStreamTime(record.topic, context.timestamp)
   }
 
+  /** As if the record had failed with `error` in its source: for one that made the worker fail without being named. */
+  refuse(record: BrokerRecord, error: Error): void {
+    const source = this.#sourceOf(record.topic)
+    for (const store of this.#stores) store.beginRecord()
+    this.#context.start(record)
+    this.#place.node = source.name
+    this.#place.phase = 'process'
+    this.#settleFailure(record, source, error)
+  }
+
   #sourceOf(topic: string): Source {
     const source = this.#sources.get(topic)
     if (source === undefined) throw new Error(`topic ${topic} is no input of this task`)
@@ -189,7 +201,7 @@ export class Task {
       node: this.#place.node,
       phase: this.#place.phase,
       error: asError(thrown),
-      attempts: 1,
+      attempts: this.#options.countAttempt(record),
       record: {
         topic: record.topic,
         partition: record.partition,

@@ -6,7 +6,7 @@ import { createRequire } from 'node:module'
 import { createApp } from '../../src/app.ts'
 import type { Config } from '../../src/config/define.ts'
 import { string } from '../../src/serde/index.ts'
-import { topic, topology } from '../../src/topology/index.ts'
+import { deadLetters, topic, topology } from '../../src/topology/index.ts'
 import { jsonOf } from './codecs.ts'
 
 export interface ChildFault {
@@ -18,15 +18,23 @@ export interface ChildFault {
   readonly signal: 'SIGKILL' | 'SIGSTOP'
 }
 
+/** A record with this id makes the handler end the process, or hold the event loop for so long. Failed records go to `<output>.dead`. */
+export interface ChildPoison {
+  readonly id: string
+  readonly action: 'kill' | 'block'
+  readonly blockMs?: number
+}
+
 export interface ChildOptions {
   readonly application: string
   readonly input: string
   readonly output: string
   readonly config: Config
   readonly fault?: ChildFault
+  readonly poison?: ChildPoison
 }
 
-const { application, input, output, config, fault } = JSON.parse(process.argv[2] ?? '{}') as ChildOptions
+const { application, input, output, config, fault, poison } = JSON.parse(process.argv[2] ?? '{}') as ChildOptions
 const say = (event: string, details: object = {}): void => void process.stdout.write(`${JSON.stringify({ event, ...details })}\n`)
 
 if (fault !== undefined) {
@@ -54,9 +62,17 @@ if (fault !== undefined) {
 }
 
 const events = (name: string) => topic(name, { key: string(), value: jsonOf<{ id: string }>() })
+function handle({ id }: { id: string }): void {
+  if (poison === undefined || id !== poison.id) return
+  say('poison', { id })
+  if (poison.action === 'kill') process.kill(process.pid, 'SIGKILL')
+  const end = performance.now() + (poison.blockMs ?? 0)
+  while (performance.now() < end);
+}
 const app = createApp(
-  topology(application, ({ stream }) => {
+  topology(application, poison === undefined ? {} : { onError: { to: deadLetters(`${output}.dead`) } }, ({ stream }) => {
     stream(events(input))
+      .peek(handle)
       .dedupe({ by: (event) => event.id, window: '1h', partitioned: 'by-key' })
       .to(events(output))
   }),

@@ -6,7 +6,7 @@ import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
 import { onTestFinished } from 'vitest'
 import type { Config } from '../../src/config/define.ts'
-import type { ChildFault, ChildOptions } from './app-child.ts'
+import type { ChildFault, ChildOptions, ChildPoison } from './app-child.ts'
 import { QUICK, temporaryFolder, type Scene } from './apps.ts'
 import { until } from './condition.ts'
 import { brokers } from './kafka.ts'
@@ -89,13 +89,14 @@ function parsed(line: string): Line {
 }
 
 /** A worker on the dedupe topology of `app-child.ts`. */
-export function workerChild(scene: Scene, config: Partial<Config> = {}, fault?: ChildFault): Child {
+export function workerChild(scene: Scene, config: Partial<Config> = {}, fault?: ChildFault, poison?: ChildPoison): Child {
   const options: ChildOptions = {
     application: scene.application,
     input: scene.input,
     output: scene.output,
     config: { brokers, instance: 'child', stateDir: scene.stateDir, ...QUICK, ...config },
     ...(fault === undefined ? {} : { fault }),
+    ...(poison === undefined ? {} : { poison }),
   }
   return new Child([join(root, 'test/helpers/app-child.ts'), JSON.stringify(options)])
 }

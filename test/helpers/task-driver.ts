@@ -49,6 +49,7 @@ export class TaskDriver {
       stores: state.stores,
       outbox: this.outbox,
       clock: this.clock,
+      countAttempt: () => 1,
       onFailure: (failure, reaction) => this.failures.push({ failure, reaction }),
     })
   }

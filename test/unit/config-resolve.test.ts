@@ -53,6 +53,8 @@ describe('defaults', () => {
       maxPollIntervalMs: 60_000,
       offsetKeepAliveMs: 6 * 3_600_000,
       metadataPollMs: 30_000,
+      offsetOutOfRange: 'fail',
+      corruptedRecord: 'fail',
       taskTimeoutMs: 300_000,
       memtableBytes: 8 * 1024 ** 2,
       cacheEntries: 10_000,

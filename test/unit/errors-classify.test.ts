@@ -48,8 +48,10 @@ describe('the table', () => {
       })
     expect(rows).toMatchInlineSnapshot(`
       [
+        "-10003 abortable, new producer",
         "-10002 abortable",
         "-10001 retriable",
+        "-199 corrupted",
         "-195 retriable",
         "-193 retriable",
         "-192 abortable",
@@ -102,7 +104,7 @@ describe('the table', () => {
         "53 config",
         "56 retriable",
         "58 config",
-        "67 abortable, new producer",
+        "59 abortable, new producer",
         "72 retriable",
         "74 retriable",
         "75 retriable",
@@ -110,9 +112,11 @@ describe('the table', () => {
         "79 abortable",
         "82 fenced, new producer",
         "87 poisoned, new producer",
+        "88 retriable",
         "89 retriable",
         "90 fenced, new producer",
         "100 retriable",
+        "120 abortable",
       ]
     `)
   })

@@ -8,9 +8,12 @@ import { writeMetadata } from '../../src/runtime/offset-metadata.ts'
 import { LogStarts } from '../../src/runtime/log-starts.ts'
 import { OwnedTasks } from '../../src/runtime/owned-tasks.ts'
 import { ProducerRing } from '../../src/runtime/producer-ring.ts'
+import { PositionCheck } from '../../src/runtime/position-check.ts'
+import { RecordAttempts } from '../../src/runtime/record-attempts.ts'
 import { RecordOutbox } from '../../src/runtime/record-outbox.ts'
 import { Restorer } from '../../src/runtime/restore.ts'
 import { SinkCheck } from '../../src/runtime/sink-limits.ts'
+import { SlotOwnership } from '../../src/runtime/slot-ownership.ts'
 import { TaskLifecycle } from '../../src/runtime/task-lifecycle.ts'
 import { PROGRESS, progressKey } from '../../src/runtime/task-table.ts'
 import { TransactionMachine } from '../../src/runtime/transaction.ts'
@@ -55,12 +58,23 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
   }
   const tasks = new OwnedTasks()
   const { consumer } = broker
+  const metrics = new WorkerMetrics(clock)
+  const slot = new SlotOwnership(consumer, tasks, 'app-a-0')
   const reader = new InputReader({
     consumer,
-    admin: broker.admin,
-    positionCheckMs: 30_000,
     tasks,
-    slotName: 'app-a-0',
+    slot,
+    positions: new PositionCheck({
+      admin: broker.admin,
+      tasks,
+      policy: 'fail',
+      metrics,
+      intervalMs: 30_000,
+      clock,
+      logger: silentLogger,
+    }),
+    corruptedRecord: 'fail',
+    metrics,
     tasksTopic: TASKS_TOPIC,
     clock,
     timers,
@@ -75,25 +89,29 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     onDone() {},
   })
   const outbox = new RecordOutbox(new SinkCheck(new Map(), clock), 1_000)
+  const attempts = new RecordAttempts({ readNote: () => undefined, writeNote() {} })
   const ring = new ProducerRing({
     broker,
     idPrefix: 'app-a-0',
     size: 2,
     transactionTimeoutMs: 10_000,
     initTimeoutMs: 1_000,
+    patienceMs: 10_000,
     clock,
     timers,
     logger: silentLogger,
   })
-  const budgets = { callTimeoutMs: 100, commitBudgetMs: 1_000, replaceBudgetMs: 1_000 }
+  const budgets = { callTimeoutMs: 100, commitMs: 1_000, totalMs: 2_000 }
   const cycle = new CommitCycle({
     ...worker,
-    machine: new TransactionMachine(ring, budgets, clock, silentLogger),
+    machine: new TransactionMachine({ ring, budgets, clock, timers, logger: silentLogger }),
     consumer,
     reader,
+    slot,
     tasks,
+    attempts,
     outbox,
-    metrics: new WorkerMetrics(clock),
+    metrics,
     transactionalIdPrefix: 'app-a-0',
     progressTopic: TASKS_TOPIC,
     restart: (restarted, reason) => lifecycle.restart(restarted, reason),
@@ -108,6 +126,7 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     outbox,
     reader,
     cycle: () => cycle,
+    attempts,
     restorer,
   })
   return { broker, lifecycle, tasks, backend, disk, clock, events, worker, cycle, ring }
@@ -119,7 +138,7 @@ const metadata = (nonce: string): string =>
 
 /** Assigned, restored, running; producers are ready. */
 async function runningOn(setup: ReturnType<typeof lifecycleOn>): Promise<AssignedTask> {
-  await setup.ring.open(1_000, { maxMessageBytes: 1_000_000, batchBytes: 1_000_000 })
+  await setup.ring.open({ maxMessageBytes: 1_000_000, batchBytes: 1_000_000 })
   setup.broker.consumer.assigned = setup.lifecycle.assigned(mine).slice()
   await setup.lifecycle.handleEvents()
   await settle()

@@ -4,6 +4,10 @@ import { silentLogger } from '../../src/common/ports.ts'
 import { AssignedTask } from '../../src/runtime/assigned-task.ts'
 import { InputReader } from '../../src/runtime/input-reader.ts'
 import { OwnedTasks } from '../../src/runtime/owned-tasks.ts'
+import { PositionCheck } from '../../src/runtime/position-check.ts'
+import { SlotOwnership } from '../../src/runtime/slot-ownership.ts'
+import { WorkerMetrics } from '../../src/runtime/worker-metrics.ts'
+import type { CorruptedRecordPolicy, OffsetOutOfRangePolicy } from '../../src/runtime/worker-options.ts'
 import type { SubTopology } from '../../src/topology/nodes.ts'
 import { InstantTimers, ManualClock } from '../helpers/manual-time.ts'
 import { refusal, ScriptedBroker } from '../helpers/scripted-broker.ts'
@@ -12,16 +16,22 @@ const sub: SubTopology = { id: 0, nodes: [], inputs: ['in'], stores: [] }
 const CHECK_MS = 30_000
 
 /** Two running tasks at offsets 5 and 7. */
-async function scene() {
+async function scene({
+  policy = 'fail',
+  corruptedRecord = 'fail',
+}: { policy?: OffsetOutOfRangePolicy; corruptedRecord?: CorruptedRecordPolicy } = {}) {
   const clock = new ManualClock()
   const broker = new ScriptedBroker()
   const tasks = new OwnedTasks()
+  const metrics = new WorkerMetrics(clock)
+  const slot = new SlotOwnership(broker.consumer, tasks, 'app-a-0')
   const reader = new InputReader({
     consumer: broker.consumer,
-    admin: broker.admin,
-    positionCheckMs: CHECK_MS,
     tasks,
-    slotName: 'app-a-0',
+    slot,
+    positions: new PositionCheck({ admin: broker.admin, tasks, policy, metrics, intervalMs: CHECK_MS, clock, logger: silentLogger }),
+    corruptedRecord,
+    metrics,
     tasksTopic: 'app-tasks',
     clock,
     timers: new InstantTimers(clock),
@@ -44,7 +54,7 @@ async function scene() {
     bounds.forEach(([logStart, highWatermark], partition) =>
       broker.admin.bounds.set(`in[${partition}]`, { topic: 'in', partition, logStart, highWatermark }),
     )
-  return { clock, broker, tasks, reader, first, second, logs }
+  return { clock, broker, tasks, reader, slot, metrics, first, second, logs }
 }
 
 describe('records that are stale', () => {
@@ -128,6 +138,62 @@ describe('positions', () => {
   })
 })
 
+describe('the policy for an offset out of range', () => {
+  test.each([
+    ['earliest', 6, 1],
+    ['latest', 20, 15],
+  ] as const)('%s goes on there, counted; the other input stays where it is', async (policy, to, passedOver) => {
+    const { reader, broker, logs, first, second, metrics } = await scene({ policy })
+    logs([6, 20], [0, 7])
+    broker.consumer.seeks.length = 0
+    broker.script.fail('poll', refusal('poll', -140))
+    expect(await reader.poll(10, 0)).toEqual({ records: [], ends: [] })
+    expect([first.inputs[0]!.next, second.inputs[0]!.next]).toEqual([to, 7])
+    expect(broker.consumer.seeks).toEqual([{ topic: 'in', partition: 0, offset: to }])
+    expect([metrics.offsetsReset, metrics.offsetsPassedOver]).toEqual([1, passedOver])
+    // Committed at once: the next start must not meet it again.
+    expect([first.dirty, second.dirty]).toEqual([true, false])
+  })
+})
+
+describe('a batch that does not fit its checksum', () => {
+  test('X6: ends the worker by default', async () => {
+    const { reader, broker } = await scene()
+    broker.script.fail('poll', refusal('poll', -199))
+    await expect(reader.poll(10, 0)).rejects.toMatchObject({ code: 'corrupted-record' })
+  })
+
+  test("is passed over and counted with 'skip'", async () => {
+    const { reader, broker, metrics } = await scene({ corruptedRecord: 'skip' })
+    broker.script.fail('poll', refusal('poll', -199))
+    expect(await reader.poll(10, 0)).toEqual({ records: [], ends: [] })
+    expect(metrics.corruptedBatches).toBe(1)
+  })
+})
+
+describe('I3: held reading', () => {
+  test('nothing is delivered from any running task; released, each reads on where it stands', async () => {
+    const { reader, broker, first } = await scene()
+    reader.hold()
+    expect([...broker.consumer.paused].sort()).toEqual(['in[0]', 'in[1]'])
+    first.inputs[0]!.next = 6
+    broker.consumer.seeks.length = 0
+    await reader.release()
+    expect([...broker.consumer.paused]).toEqual([])
+    expect(broker.consumer.seeks.map(({ offset }) => offset)).toEqual([6, 7])
+  })
+
+  test('a task that starts meanwhile waits with the others', async () => {
+    const { reader, broker, second } = await scene()
+    reader.pause([second])
+    reader.hold()
+    await reader.start(second)
+    expect(broker.consumer.paused).toContain('in[1]')
+    await reader.release()
+    expect([...broker.consumer.paused]).toEqual([])
+  })
+})
+
 describe('what ends a poll', () => {
   test.each([
     [-150, 'slot-taken'],
@@ -146,9 +212,9 @@ describe('what ends a poll', () => {
   })
 
   test('A1: an owned slot without assignments was taken, without any event', async () => {
-    const { reader, broker } = await scene()
-    expect(() => reader.checkSlot()).not.toThrow()
+    const { slot, broker } = await scene()
+    expect(() => slot.check()).not.toThrow()
     broker.consumer.assigned = []
-    expect(() => reader.checkSlot()).toThrow(expect.objectContaining({ name: 'SlotTakenError' }))
+    expect(() => slot.check()).toThrow(expect.objectContaining({ name: 'SlotTakenError' }))
   })
 })

@@ -14,7 +14,7 @@ const NONCE = 'nonce-of-this-transaction'
 const metadata = (nonce: string): string =>
   writeMetadata({ nonce, streamTime: 1, transactionalIdPrefix: 'app', ringSize: 2, committedAt: 5 })
 const OFFSETS: readonly OffsetToCommit[] = [{ topic: 'in', partition: 0, offset: 7, metadata: metadata(NONCE) }]
-const BUDGETS = { callTimeoutMs: 100, commitBudgetMs: 1_000, replaceBudgetMs: 5_000 }
+const BUDGETS = { callTimeoutMs: 100, commitMs: 1_000, totalMs: 5_000 }
 const SIZES = { maxMessageBytes: 1_000_000, batchBytes: 1_000_000 }
 
 async function machineOn(broker = new ScriptedBroker()) {
@@ -26,15 +26,16 @@ async function machineOn(broker = new ScriptedBroker()) {
     size: 2,
     transactionTimeoutMs: 10_000,
     initTimeoutMs: 1_000,
+    patienceMs: 10_000,
     clock,
     timers,
     logger: silentLogger,
   })
-  await ring.open(1_000, SIZES)
+  await ring.open(SIZES)
   broker.script.calls.length = 0
-  const machine = new TransactionMachine(ring, BUDGETS, clock, silentLogger)
+  const machine = new TransactionMachine({ ring, budgets: BUDGETS, clock, timers, logger: silentLogger })
   const commit = (stillOwned = () => true): Promise<Outcome> => machine.commit(broker.consumer, OFFSETS, NONCE, stillOwned)
-  return { broker, script: broker.script, ring, machine, commit, clock }
+  return { broker, script: broker.script, ring, machine, commit, clock, timers }
 }
 type Setup = Awaited<ReturnType<typeof machineOn>>
 
@@ -57,6 +58,12 @@ const REACH: Readonly<Record<Exclude<TransactionState, 'flushed' | 'offsets-sent
     await machine.begin()
     await commit()
   },
+  repairing: async ({ machine, script, broker, commit }) => {
+    broker.connectGates.set('app-1', new Promise(() => {}))
+    script.fail('commit', refusal('commit', 10, { isAbortRequired: true }))
+    await machine.begin()
+    await commit()
+  },
 }
 
 /** What each call does in each resting state: the state after it, or the invariant that refuses it. */
@@ -65,29 +72,34 @@ const CALLS: Readonly<Record<string, (setup: Setup) => unknown>> = {
   produce: ({ machine }) => machine.produce('out', null, null, null, 0, []),
   commit: ({ commit }) => commit(),
   abort: ({ machine }) => machine.abort(refusal('commit', 22)),
-  recover: ({ machine }) => machine.recover(),
+  startRepair: ({ machine }) => machine.startRepair(),
 }
 const TABLE: readonly [keyof typeof REACH, keyof typeof CALLS, string][] = [
   ['idle', 'begin', 'open'],
   ['idle', 'produce', 'refused by T4'],
   ['idle', 'commit', 'refused by T1'],
   ['idle', 'abort', 'refused by T0'],
-  ['idle', 'recover', 'refused by T3'],
+  ['idle', 'startRepair', 'refused by T3'],
   ['open', 'begin', 'refused by T3'],
   ['open', 'produce', 'open'],
   ['open', 'commit', 'idle'],
   ['open', 'abort', 'idle'],
-  ['open', 'recover', 'refused by T3'],
+  ['open', 'startRepair', 'refused by T3'],
   ['abort-only', 'begin', 'refused by T3'],
   ['abort-only', 'produce', 'refused by T4'],
   ['abort-only', 'commit', 'idle'],
   ['abort-only', 'abort', 'idle'],
-  ['abort-only', 'recover', 'refused by T3'],
+  ['abort-only', 'startRepair', 'refused by T3'],
   ['fenced', 'begin', 'refused by T3'],
   ['fenced', 'produce', 'refused by T4'],
   ['fenced', 'commit', 'refused by T1'],
   ['fenced', 'abort', 'refused by T0'],
-  ['fenced', 'recover', 'idle'],
+  ['fenced', 'startRepair', 'repairing'],
+  ['repairing', 'begin', 'refused by T3'],
+  ['repairing', 'produce', 'refused by T4'],
+  ['repairing', 'commit', 'refused by T1'],
+  ['repairing', 'abort', 'refused by T0'],
+  ['repairing', 'startRepair', 'refused by T3'],
 ]
 
 describe('every call in every state', () => {
@@ -108,19 +120,20 @@ describe('every call in every state', () => {
   test('the table of moves is the one of the drawing, pair by pair', () => {
     const states = Object.keys(TRANSITIONS) as TransactionState[]
     expect(states.map((from) => `${from}: ${states.filter((to) => TRANSITIONS[from].includes(to)).join(', ')}`)).toEqual([
-      'idle: open, fenced',
+      'idle: open, abort-only, fenced',
       'open: flushed, abort-only, fenced',
       'flushed: offsets-sent, abort-only, fenced',
       'offsets-sent: idle, abort-only, unresolved, fenced',
-      'abort-only: idle, fenced',
-      'unresolved: idle',
-      'fenced: idle',
+      'abort-only: idle, fenced, repairing',
+      'unresolved: idle, repairing',
+      'fenced: repairing',
+      'repairing: idle',
     ])
   })
 
-  test('no state but offsets-sent leads to a commit (T1): without it the only ways to idle pass an abort, a settlement or a fence', () => {
+  test('no state but offsets-sent leads to a commit (T1): without it the only ways to idle pass an abort, a settlement or a repair', () => {
     const toIdle = (Object.keys(TRANSITIONS) as TransactionState[]).filter((from) => TRANSITIONS[from].includes('idle'))
-    expect(toIdle).toEqual(['offsets-sent', 'abort-only', 'unresolved', 'fenced'])
+    expect(toIdle).toEqual(['offsets-sent', 'abort-only', 'unresolved', 'repairing'])
   })
 })
 
@@ -241,10 +254,13 @@ describe('failures of one step', () => {
     const { machine, commit, script } = await machineOn()
     script.fail(step, refusal(step, -144, { isFatal: true }))
     await machine.begin()
-    expect(await commit()).toMatchObject({ kind: 'fenced', commitSent: step === 'commit' })
+    expect(await commit()).toMatchObject({ kind: 'fenced' })
     expect(machine.state).toBe('fenced')
     expect(script.operations.at(-1)).toBe(step)
-    await machine.recover()
+    expect(machine.repairStep()).toBe(false)
+    machine.startRepair()
+    await settle()
+    expect(machine.repairStep()).toBe(true)
     expect(machine.state).toBe('idle')
     expect(script.calls.filter((call) => call.startsWith('init')).sort()).toEqual(['init app-0#2', 'init app-1#2'])
   })
@@ -272,7 +288,7 @@ describe('failures of one step', () => {
     script.fail('sendOffsets', refusal('sendOffsets', 22, { isAbortRequired: true }))
     script.fail('abort', refusal('abort', -144, { isFatal: true }))
     await machine.begin()
-    expect(await commit()).toMatchObject({ kind: 'fenced', commitSent: false })
+    expect(await commit()).toMatchObject({ kind: 'fenced' })
   })
 })
 
@@ -378,10 +394,81 @@ describe('X4: an unknown outcome of a commit', () => {
 
   test('a failure of commit that is fatal and of no known code is unknown too', async () => {
     const setup = await machineOn()
-    setup.script.fail('commit', refusal('commit', -199, { isFatal: true }))
+    setup.script.fail('commit', refusal('commit', -12_199, { isFatal: true }))
     groupHas(setup, NONCE)
     await setup.machine.begin()
     expect(await setup.commit()).toMatchObject({ kind: 'committed' })
+  })
+})
+
+describe('T5: the broker does not let a producer be replaced', () => {
+  const stuck = Array.from({ length: 1_000 }, () => refusal('commit', -185, { isRetriable: true }))
+  const gated = (setup: Setup): (() => void) => {
+    let open = () => {}
+    setup.broker.connectGates.set('app-1', new Promise((resolve) => (open = resolve)))
+    return open
+  }
+
+  test('an unknown outcome is in doubt when its time is over, however long the replacement takes, which goes on and ends in idle', async () => {
+    const setup = await machineOn()
+    const { machine, commit, script, clock } = setup
+    script.fail('commit', ...stuck)
+    const open = gated(setup)
+    await machine.begin()
+    expect(await commit()).toMatchObject({ kind: 'in-doubt' })
+    expect(clock.monotonic()).toBeLessThanOrEqual(BUDGETS.totalMs + BUDGETS.callTimeoutMs)
+    expect([machine.state, machine.isUsable, machine.isOpen]).toEqual(['repairing', false, false])
+    expect(machine.repairStep()).toBe(false)
+    open()
+    await settle()
+    expect(machine.repairStep()).toBe(true)
+    expect(machine.state).toBe('idle')
+    // One init of the id alone (A10), and the next transactions are on new epochs.
+    expect(script.calls.filter((call) => call.startsWith('init'))).toEqual(['init app-1#2'])
+  })
+
+  test('an abort is known to be one, whether the producer could be replaced in time or not', async () => {
+    const setup = await machineOn()
+    const { machine, commit, script } = setup
+    script.fail('commit', refusal('commit', 10, { isAbortRequired: true }))
+    gated(setup)
+    await machine.begin()
+    expect(await commit()).toMatchObject({ kind: 'aborted', error: { code: 10 } })
+    expect(machine.state).toBe('repairing')
+  })
+
+  test('abort, repeated without an answer, leaves time for the replacement', async () => {
+    const { machine, commit, script, clock } = await machineOn()
+    script.fail('sendOffsets', refusal('sendOffsets', 22, { isAbortRequired: true }))
+    script.fail('abort', ...Array.from({ length: 10_000 }, () => refusal('abort', -185)))
+    await machine.begin()
+    expect(await commit()).toMatchObject({ kind: 'aborted', error: { code: 22 } })
+    expect(clock.monotonic()).toBeLessThanOrEqual(BUDGETS.totalMs)
+    expect(machine.state).toBe('idle')
+  })
+
+  test('a replacement that fails for good shows at the next look, in its own words', async () => {
+    const { machine, script, commit } = await machineOn()
+    script.fail('sendOffsets', refusal('sendOffsets', -144, { isFatal: true }))
+    script.fail('init', refusal('init', 53))
+    await machine.begin()
+    await commit()
+    machine.startRepair()
+    await settle()
+    expect(() => machine.repairStep()).toThrow(expect.objectContaining({ code: 53 }))
+  })
+
+  test('X10: a ring that is closed during a replacement keeps no producer of it', async () => {
+    const setup = await machineOn()
+    const { machine, commit, script, ring, broker } = setup
+    script.fail('commit', ...stuck)
+    const open = gated(setup)
+    await machine.begin()
+    await commit()
+    const closed = ring.close()
+    open()
+    await closed
+    expect(broker.producers.filter(({ isClosed }) => !isClosed).map(({ name }) => name)).toEqual([])
   })
 })
 
@@ -394,6 +481,7 @@ describe('the ring of producers', () => {
       size: 2,
       transactionTimeoutMs: 10_000,
       initTimeoutMs: 1_000,
+      patienceMs: 10_000,
       clock,
       timers: new InstantTimers(clock),
       logger: silentLogger,
@@ -404,7 +492,7 @@ describe('the ring of producers', () => {
     const broker = new ScriptedBroker()
     broker.script.fail('init', undefined, refusal('init', -185), refusal('init', WATCHDOG))
     const ring = ringOn(broker)
-    await ring.open(60_000, SIZES)
+    await ring.open(SIZES)
     const ofOne = broker.producers.filter(({ transactionalId }) => transactionalId === broker.producers.at(-1)?.transactionalId)
     expect(ofOne.map(({ isClosed }) => isClosed)).toEqual([true, true, false])
   })
@@ -412,7 +500,7 @@ describe('the ring of producers', () => {
   test('an init that does not succeed within its budget ends in a message that names the transactional id', async () => {
     const broker = new ScriptedBroker()
     broker.script.fail('init', ...Array.from({ length: 500 }, () => refusal('init', -185)))
-    const opened = ringOn(broker).open(10_000, SIZES)
+    const opened = ringOn(broker).open(SIZES)
     await expect(opened).rejects.toBeInstanceOf(BrokerUnavailableError)
     await expect(opened).rejects.toThrow(/transactional id app-[01] could not be initialised within 10000 ms/)
   })
@@ -423,7 +511,7 @@ describe('the ring of producers', () => {
     broker.connectGates.set('app-1', new Promise((resolve) => (connect = resolve)))
     broker.script.fail('init', refusal('init', 53))
     const ring = ringOn(broker)
-    const opened = ring.open(10_000, SIZES)
+    const opened = ring.open(SIZES)
     opened.catch(() => undefined)
     await settle()
     connect()

@@ -28,6 +28,7 @@ class KafkaChangelogReader implements ChangelogReader {
       {
         'fetch.queue.backoff.ms': 10,
         'fetch.wait.max.ms': 50,
+        'check.crcs': true,
         'queued.max.messages.kbytes': 65_536,
         'fetch.message.max.bytes': 4_194_304,
         ...baseConfig(settings),

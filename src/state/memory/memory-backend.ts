@@ -11,7 +11,7 @@ import { firstFreeGeneration, generationName, MAX_GENERATIONS, type LockedReport
 import { LockWaits, type LockOwner } from '../lock-wait.ts'
 import { checkSpec } from '../spec-check.ts'
 import { StoreSet, type StoreSetOptions } from '../store-set.ts'
-import type { StateBackend, TaskState } from '../store.ts'
+import type { SlotLock, StateBackend, TaskState } from '../store.ts'
 import { MemoryDedupeBacking } from './memory-backing.ts'
 
 interface MemoryTask {
@@ -24,6 +24,8 @@ interface MemoryTask {
 export class MemoryDisk {
   readonly tasks = new Map<string, MemoryTask>()
   readonly locks = new Map<string, LockOwner>()
+  /** By slot name. */
+  readonly notes = new Map<string, string>()
 }
 
 export interface MemoryBackendOptions extends StoreSetOptions {
@@ -68,14 +70,15 @@ class MemoryBackend implements StateBackend {
     }
   }
 
-  async lockSlot(slotName: string): Promise<{ release(): void }> {
+  async lockSlot(slotName: string): Promise<SlotLock> {
     const unlock = await this.#lock(`slot ${slotName}`)
     const release = () => {
       unlock()
       this.#release.delete(release)
     }
     this.#release.add(release)
-    return { release }
+    const { notes } = this.#disk
+    return { readNote: () => notes.get(slotName), writeNote: (text) => void notes.set(slotName, text), release }
   }
 
   close(): void {

@@ -3,7 +3,7 @@
  * A task whose lock another live process keeps starts in `<directory>/<task>.<n>` (generations.ts). The locks of those lie in `.generations/<task>.<n>` and stay,
  * so that a folder can be removed under its lock without anybody else holding a lock on a file that is gone. `directory` belongs to one application.
  */
-import { mkdirSync, readdirSync, rmdirSync, rmSync } from 'node:fs'
+import { mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import type { Clock, Timers } from '../../common/ports.ts'
 import type { StoreSpec } from '../../common/store-spec.ts'
@@ -12,7 +12,7 @@ import { STATE_DEFAULTS } from '../defaults.ts'
 import { firstFreeGeneration, generationName, isGenerationName, MAX_GENERATIONS, type LockedReport } from '../generations.ts'
 import { LockWaits, type LockOwner } from '../lock-wait.ts'
 import { StoreSet, type StoreSetOptions } from '../store-set.ts'
-import type { StateBackend, TaskState } from '../store.ts'
+import type { SlotLock, StateBackend, TaskState } from '../store.ts'
 import { FileLock } from './file-lock.ts'
 import { asStateError, isBusy, isDamage } from './sqlite-errors.ts'
 import { ALWAYS_CHECKED_BYTES, QUARANTINE, TaskFile, quarantine, type QuarantineReport } from './task-file.ts'
@@ -65,12 +65,27 @@ class SqliteBackend implements StateBackend {
     }
   }
 
-  async lockSlot(slotName: string): Promise<{ release(): void }> {
+  async lockSlot(slotName: string): Promise<SlotLock> {
     const directory = join(this.#options.directory, '.slots', folderName(slotName))
     const lock = await FileLock.acquire(directory, `slot ${slotName}`, this.#options.owner, this.#waits, this.#options.clock)
     const entry = { close: () => lock.release() }
     this.#open.add(entry)
+    const note = join(directory, 'note.json')
     return {
+      readNote: () => {
+        try {
+          return readFileSync(note, 'utf8')
+        } catch {
+          return undefined
+        }
+      },
+      writeNote: (text) => {
+        try {
+          writeFileSync(note, text)
+        } catch {
+          // It counts attempts of bad records; a full disk shows elsewhere.
+        }
+      },
       release: () => {
         this.#open.delete(entry)
         lock.release()

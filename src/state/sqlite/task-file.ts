@@ -20,6 +20,7 @@
 import { existsSync, mkdirSync, readdirSync, renameSync, rmSync, statSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import Database, { type Statement } from 'better-sqlite3'
+import { failpoint } from '../../common/failpoints.ts'
 import type { DedupeStoreSpec } from '../../common/store-spec.ts'
 import { CorruptedStoreError, StoreMismatchError, errorMessage } from '../../errors/errors.ts'
 import { HASH_VERSION } from '../../serde/digest.ts'
@@ -111,10 +112,13 @@ export class TaskFile implements TaskStorage {
 
   transaction(work: () => void): void {
     this.run((database) => {
+      failpoint('sqlite:begin')
       database.exec('BEGIN IMMEDIATE')
       try {
         work()
+        failpoint('sqlite:rows')
         database.exec('COMMIT')
+        failpoint('sqlite:commit')
       } catch (error) {
         if (database.inTransaction) database.exec('ROLLBACK')
         throw error

@@ -1,0 +1,47 @@
+/**
+ * Whether this process still is what it was when it joined: the one member of its slot, the owner of its tasks.
+ *
+ * Invariants:
+ *  SO1. An owned slot has assignments: the client drops them without any event when another process took the slot (CLIENT-FACTS 21).
+ *  SO2. Offsets are sent for partitions only that the client has assigned right then: it takes the generation at call time, not at fetch time (X3).
+ */
+import type { GroupConsumer } from '../broker/port.ts'
+import { partitionName } from '../common/topic-partition.ts'
+import type { BrokerError } from '../errors/broker-error.ts'
+import { SlotTakenError } from '../errors/errors.ts'
+import type { AssignedTask } from './assigned-task.ts'
+import type { OwnedTasks } from './owned-tasks.ts'
+
+export class SlotOwnership {
+  readonly #consumer: GroupConsumer
+  readonly #tasks: OwnedTasks
+  readonly #slotName: string
+
+  constructor(consumer: GroupConsumer, tasks: OwnedTasks, slotName: string) {
+    this.#consumer = consumer
+    this.#tasks = tasks
+    this.#slotName = slotName
+  }
+
+  /** Asked right before offsets are sent (SO2). */
+  owns(tasks: readonly AssignedTask[]): boolean {
+    if (this.#consumer.assignmentLost()) return false
+    const assigned = new Set(this.#consumer.assignments().map(({ topic, partition }) => partitionName(topic, partition)))
+    return tasks.every(
+      (task) => task.phase === 'running' && task.assigned.every(({ topic, partition }) => assigned.has(partitionName(topic, partition))),
+    )
+  }
+
+  /** SO1; asked every turn, after the events of the group were handled. */
+  check(): void {
+    if (this.#tasks.size > 0 && this.#consumer.assignments().length === 0) throw this.taken(undefined)
+  }
+
+  taken(cause: BrokerError | undefined): SlotTakenError {
+    return new SlotTakenError(`another process has taken the slot ${this.#slotName}${cause === undefined ? '' : ` (${cause.message})`}`, {
+      code: 'slot-taken',
+      remedy: 'Run one process per slot: give each machine its own --instance. This process stops and commits nothing more.',
+      cause,
+    })
+  }
+}

@@ -1,0 +1,177 @@
+/**
+ * The start of a worker, step by step, until everything is there but the membership: limits of the brokers, tasks, internal topics, the task table,
+ * changelogs, producers, consumer.
+ *
+ * Order matters: nothing is created before the topology was found to fit, and all transactional ids are inited before the group is joined, so that what a
+ * dead predecessor of this slot left open is aborted before anybody waits for it.
+ */
+import type { BrokerAdmin, GroupConsumer } from '../broker/port.ts'
+import { CommitCycle } from './commit-cycle.ts'
+import { GroupWatch } from './group-watch.ts'
+import { InputReader } from './input-reader.ts'
+import { checkBrokerLimits } from './broker-limits.ts'
+import { ensureInternalTopics, internalTopics, layOutTasks, refuseLostChangelogs } from './internal-topics.ts'
+import { LogStarts } from './log-starts.ts'
+import type { OwnedTasks } from './owned-tasks.ts'
+import { PositionCheck } from './position-check.ts'
+import type { ProducerRing } from './producer-ring.ts'
+import type { RecordAttempts } from './record-attempts.ts'
+import { RecordOutbox } from './record-outbox.ts'
+import type { Restorer } from './restore.ts'
+import { untilAnswered } from './retry.ts'
+import { producerSizes, readSinkLimits, SinkCheck } from './sink-limits.ts'
+import { SlotOwnership } from './slot-ownership.ts'
+import { TaskLifecycle } from './task-lifecycle.ts'
+import { agreeOnTaskTable, readTaskRecords, taskTable } from './task-table.ts'
+import { transactionBudgets } from './transaction-budgets.ts'
+import { TransactionMachine } from './transaction.ts'
+import type { WorkerMetrics } from './worker-metrics.ts'
+import type { WorkerOptions } from './worker-options.ts'
+
+const TASK_TABLE_TIMEOUT_MS = 30_000
+
+/** What exists once the worker is connected. */
+export interface WorkerParts {
+  readonly consumer: GroupConsumer
+  readonly watch: GroupWatch
+  readonly logStarts: LogStarts
+  readonly slot: SlotOwnership
+  readonly reader: InputReader
+  readonly cycle: CommitCycle
+  readonly lifecycle: TaskLifecycle
+  readonly sinkCheck: SinkCheck
+  readonly attempts: RecordAttempts
+  /** Offsets older than this are committed again. */
+  readonly keepAliveMs: number
+}
+
+export interface WorkerStartOptions {
+  readonly worker: WorkerOptions
+  readonly slotName: string
+  readonly tasksTopic: string
+  readonly tasks: OwnedTasks
+  readonly metrics: WorkerMetrics
+  readonly restorer: Restorer
+  readonly ring: ProducerRing
+  readonly attempts: RecordAttempts
+  /** Gets the consumer as soon as there is one, so that it is closed whatever happens next. */
+  readonly onConsumer: (consumer: GroupConsumer) => void
+}
+
+export async function startWorker(options: WorkerStartOptions): Promise<WorkerParts> {
+  const { worker, slotName, tasksTopic, tasks, metrics, restorer, ring, attempts } = options
+  const { broker, plan, settings, clock, random, timers, logger, listener } = worker
+  const keepAliveMs = await checkedKeepAlive(broker.admin, worker)
+  const layout = await layOutTasks(broker.admin, plan)
+  const sinks = await readSinkLimits(broker.admin, plan.sinks)
+  const sinkCheck = new SinkCheck(sinks, clock)
+  const outbox = new RecordOutbox(sinkCheck, settings.recordMaxOutputBytes)
+  const { tasks: tasksToCreate, changelogs } = internalTopics(plan, settings.applicationId, layout, settings.replicationFactor)
+  const retry = { random, clock, timers, logger, timeoutMs: TASK_TABLE_TIMEOUT_MS }
+  await ensureInternalTopics(broker.admin, [tasksToCreate], retry)
+  const recorded = await readTaskRecords(broker, tasksTopic, retry)
+  await agreeOnTaskTable(broker, tasksTopic, taskTable(plan, layout), recorded, retry)
+  await refuseLostChangelogs(broker.admin, changelogs, recorded.progress)
+  await ensureInternalTopics(broker.admin, changelogs, retry)
+  const written = [...sinks.values(), ...(await readSinkLimits(broker.admin, [tasksTopic, ...changelogs.map(({ name }) => name)])).values()]
+  const logStarts = new LogStarts({
+    admin: broker.admin,
+    partitions: layout.tasks.flatMap(({ inputs, partition }, number) => [
+      { topic: tasksTopic, partition: number },
+      ...inputs.map((topic) => ({ topic, partition })),
+    ]),
+    intervalMs: settings.metadataPollMs,
+    clock,
+    logger,
+  })
+  await untilAnswered(() => logStarts.look(), { ...retry, what: 'the starts of the input logs' })
+  await ring.open(producerSizes(written))
+  const consumer = await broker.connectConsumer({
+    groupId: settings.applicationId,
+    groupInstanceId: slotName,
+    sessionTimeoutMs: settings.sessionTimeoutMs,
+    heartbeatIntervalMs: settings.heartbeatIntervalMs,
+    maxPollIntervalMs: settings.maxPollIntervalMs,
+  })
+  options.onConsumer(consumer)
+  const slot = new SlotOwnership(consumer, tasks, slotName)
+  const reader = new InputReader({
+    consumer,
+    tasks,
+    slot,
+    positions: new PositionCheck({
+      admin: broker.admin,
+      tasks,
+      policy: settings.offsetOutOfRange,
+      metrics,
+      intervalMs: settings.metadataPollMs,
+      clock,
+      logger,
+    }),
+    corruptedRecord: settings.corruptedRecord,
+    metrics,
+    tasksTopic,
+    clock,
+    timers,
+    logger,
+  })
+  const lifecycle = new TaskLifecycle({
+    worker,
+    tasks,
+    layout,
+    tasksTopic,
+    logStarts,
+    consumer,
+    outbox,
+    reader,
+    cycle: () => cycle,
+    attempts,
+    restorer,
+  })
+  const cycle = new CommitCycle({
+    settings,
+    clock,
+    timers,
+    random,
+    logger,
+    listener,
+    machine: new TransactionMachine({ ring, budgets: transactionBudgets(settings), clock, timers, logger }),
+    consumer,
+    reader,
+    slot,
+    tasks,
+    attempts,
+    outbox,
+    metrics,
+    transactionalIdPrefix: slotName,
+    progressTopic: tasksTopic,
+    restart: (restarted, reason) => {
+      lifecycle.restart(restarted, reason)
+    },
+  })
+  const watch = new GroupWatch({
+    admin: broker.admin,
+    groupId: settings.applicationId,
+    instanceId: slotName,
+    tasksTopic,
+    tasks: layout.tasks.length,
+    intervalMs: settings.metadataPollMs,
+    clock,
+    logger,
+  })
+  return { consumer, watch, logStarts, slot, reader, cycle, lifecycle, sinkCheck, attempts, keepAliveMs }
+}
+
+/** The broker's own limits, against our settings. Who may not read broker settings goes without. Returns how old an offset may become. */
+async function checkedKeepAlive(admin: BrokerAdmin, { settings, logger }: WorkerOptions): Promise<number> {
+  let config: ReadonlyMap<string, string>
+  try {
+    config = await admin.brokerConfig()
+  } catch (error) {
+    logger.warn({ error: String(error) }, 'the settings of the broker could not be read: time-outs are not checked against them')
+    return settings.offsetKeepAliveMs
+  }
+  checkBrokerLimits(config, settings)
+  const retentionMs = Number(config.get('offsets.retention.minutes') ?? 0) * 60_000
+  return retentionMs > 0 ? Math.min(settings.offsetKeepAliveMs, retentionMs / 4) : settings.offsetKeepAliveMs
+}
