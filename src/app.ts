@@ -135,11 +135,13 @@ class RunningApp implements App {
       memtableBytes: config.memtableBytes,
       flushIntervalMs: config.stateFlushIntervalMs,
       cacheEntries: config.cacheEntries,
+      rebuildOtherFormats: config.storeFormat === 'rebuild',
       onLocked: (report) => {
         logger.warn(report, 'another process keeps the state of a task; it starts in a sibling folder and is restored from the changelog')
       },
       onQuarantine: (report) => {
-        logger.error(report, 'a damaged store file was moved aside; its state is rebuilt from the changelog')
+        this.#worker.countQuarantine()
+        logger.error(report, 'a store file that cannot be used was moved aside; its state is rebuilt from the changelog')
       },
     })
     this.#worker = new Worker({

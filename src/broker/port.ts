@@ -168,6 +168,11 @@ export interface BrokerAdmin {
   offsets(partitions: readonly TopicPartition[]): Promise<readonly PartitionOffsets[]>
   /** Last stable offsets: everything below is decided (committed or aborted). In the order asked. */
   lastStableOffsets(partitions: readonly TopicPartition[]): Promise<readonly number[]>
+  /**
+   * Committed offsets as they are at present, with their metadata: those of a transaction that is still open are neither waited for nor shown. For messages
+   * only; the offsets to read from come from `GroupConsumer.committed`.
+   */
+  groupOffsets(groupId: string, partitions: readonly TopicPartition[]): Promise<readonly CommittedOffset[]>
   describeGroup(groupId: string): Promise<GroupDescription>
   close(): Promise<void>
 }

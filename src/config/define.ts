@@ -54,11 +54,19 @@ export interface Config {
   readonly taskTimeout?: Duration
   /** An input's position lies outside of its log: stop (default), or go on at the log's start or end, counted. */
   readonly offsetOutOfRange?: 'fail' | 'earliest' | 'latest'
+  /** A state file has another format version: refuse it (default), or rebuild it from the changelog. */
+  readonly storeFormat?: 'fail' | 'rebuild'
+  /** A changelog is gone although its tasks have committed: refuse to start (default), or begin with an empty store. */
+  readonly changelogMissing?: 'fail' | 'recreate'
+  /** The cleanup policy of an internal topic was changed: refuse to start (default), or set it back. */
+  readonly changelogSettings?: 'fail' | 'repair'
   /** A batch of an input does not fit its checksum: stop (default), or go on behind it, counted. */
   readonly corruptedRecord?: 'fail' | 'skip'
 
   /** For each task. Default 8 MiB. */
   readonly memtableBytes?: ByteSize
+  /** Committed changes of all tasks of the worker that wait in memory. Default 64 MiB. */
+  readonly memoryBudget?: ByteSize
   /** For each task. Default 10,000. */
   readonly cacheEntries?: number
   /** Default 10 s. */

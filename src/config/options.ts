@@ -43,10 +43,14 @@ export interface OptionValues {
   readonly corruptedRecord: 'fail' | 'skip'
 
   readonly memtableBytes: number
+  readonly memoryBudgetBytes: number
   readonly cacheEntries: number
   readonly stateFlushIntervalMs: number
   readonly lockTimeoutMs: number
   readonly restoreTimeoutMs: number
+  readonly storeFormat: 'fail' | 'rebuild'
+  readonly changelogMissing: 'fail' | 'recreate'
+  readonly changelogSettings: 'fail' | 'repair'
   readonly replicationFactor: number
 
   readonly logLevel: 'debug' | 'info' | 'warn' | 'error'
@@ -399,6 +403,11 @@ export const OPTIONS: { readonly [K in OptionKey]: Option<OptionValues[K]> } = {
     group: 'state',
     doc: 'Committed changes of one task that wait in memory; above it they are written to disk.',
   }),
+  memoryBudgetBytes: size('64MiB', '64KiB', '1024GiB', {
+    name: 'memoryBudget',
+    group: 'state',
+    doc: 'Committed changes of all tasks of a worker that wait in memory: each task gets an equal share, if that is less than memtableBytes.',
+  }),
   cacheEntries: count(10_000, 1, 100_000_000, 'entries', {
     name: 'cacheEntries',
     group: 'state',
@@ -418,6 +427,21 @@ export const OPTIONS: { readonly [K in OptionKey]: Option<OptionValues[K]> } = {
     name: 'restoreTimeout',
     group: 'state',
     doc: 'A restore without any progress for this long stops the worker.',
+  }),
+  storeFormat: choice('fail', ['fail', 'rebuild'], {
+    name: 'storeFormat',
+    group: 'state',
+    doc: 'When a state file was written in another format version: `fail` refuses it and names both versions; `rebuild` moves it aside and restores from the changelog.',
+  }),
+  changelogMissing: choice('fail', ['fail', 'recreate'], {
+    name: 'changelogMissing',
+    group: 'state',
+    doc: 'When a changelog is gone although its tasks have committed: `fail` refuses to start; `recreate` begins with an empty store, which forgets everything it knew (ids seen before pass again), with an error in the log.',
+  }),
+  changelogSettings: choice('fail', ['fail', 'repair'], {
+    name: 'changelogSettings',
+    group: 'state',
+    doc: 'When the cleanup policy of an internal topic was changed: `fail` refuses to start with the difference; `repair` sets it back. Another partition count is always refused.',
   }),
   replicationFactor: option(
     {
@@ -469,7 +493,6 @@ export const OPTION_GROUPS: Readonly<Record<OptionGroup, string>> = {
 export const NOT_YET_AVAILABLE: Readonly<Record<string, string>> = {
   membership: 'workers are static members',
   maxTaskIdle: 'inputs are taken as they come',
-  memoryBudget: 'memtableBytes and cacheEntries bound the memory of each task',
   http: 'health and metrics are read through createApp',
 }
 

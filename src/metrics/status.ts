@@ -12,6 +12,12 @@ export interface Counters {
   readonly skipped: number
   readonly transactions: number
   readonly aborts: number
+  /** Aborts because a producer was fenced: a time-out, or another process. */
+  readonly fences: number
+  /** Offsets passed over under the policy `offsetOutOfRange`. */
+  readonly offsetsPassedOver: number
+  /** Batches of inputs passed over under `corruptedRecord: 'skip'`. */
+  readonly corruptedBatches: number
 }
 
 export const NO_COUNTS: Counters = Object.freeze({
@@ -23,6 +29,9 @@ export const NO_COUNTS: Counters = Object.freeze({
   skipped: 0,
   transactions: 0,
   aborts: 0,
+  fences: 0,
+  offsetsPassedOver: 0,
+  corruptedBatches: 0,
 })
 
 export function addCounts(one: Counters, other: Counters): Counters {
@@ -40,6 +49,8 @@ export interface RestoreStatus {
   readonly ratePerSecond: number
   /** Undefined until a rate is known. */
   readonly etaMs: number | undefined
+  /** What keeps the restore from going on, in words: an open transaction, named. Undefined while it goes on. */
+  readonly waitingFor?: string | undefined
 }
 
 export type WorkerState = 'created' | 'starting' | 'restoring' | 'running' | 'rebalancing' | 'closing' | 'closed' | 'failed'
@@ -53,6 +64,12 @@ export interface WorkerStatus extends Counters {
   /** Over the recent commits; 0 before the first. */
   readonly commitP50Ms: number
   readonly commitP99Ms: number
+  /** Of the open transaction; 0 while none is open. */
+  readonly transactionAgeMs: number
+  /** The longest that a transaction has been open since the start. */
+  readonly oldestTransactionMs: number
+  /** Since the start, by `<operation>:<code>`, as docs/errors.md names the codes. */
+  readonly abortsByCause: Readonly<Record<string, number>>
   readonly restoring: readonly RestoreStatus[]
   readonly tasks: number
   readonly rssBytes: number

@@ -81,7 +81,6 @@ export class PositionCheck {
       { topic: input.topic, partition: input.partition, offset: input.next, logStart, highWatermark, movedTo: to },
       `offset out of range: records between ${input.next} and ${to} are not processed (option offsetOutOfRange is '${policy}')`,
     )
-    metrics.offsetsReset++
     metrics.offsetsPassedOver += Math.max(0, to - input.next)
     input.next = to
     input.task.touched = true

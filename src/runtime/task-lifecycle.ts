@@ -57,6 +57,8 @@ export class TaskLifecycle implements RebalanceListener {
   readonly #rebuilt = new Set<string>()
   #everAssigned = false
   #rebalances = 0
+  /** What tasks wait for before their restore, by task name: an open transaction that holds their offsets, named. */
+  readonly waiting = new Map<string, string>()
 
   constructor(options: TaskLifecycleOptions) {
     this.#options = options
@@ -163,9 +165,10 @@ export class TaskLifecycle implements RebalanceListener {
   #prepare(tasks: readonly AssignedTask[]): void {
     const { consumer, worker, tasks: owned } = this.#options
     const isWanted = (task: AssignedTask): boolean => !this.#ended && owned.has(task) && task.phase === 'preparing'
-    prepareTasks(tasks, consumer, worker, isWanted, (prepared) => {
+    const done = (prepared: PreparedTask): void => {
       this.#events.push({ kind: 'prepared', prepared })
-    }).catch((error: unknown) => {
+    }
+    prepareTasks(tasks, consumer, worker, isWanted, done, this.waiting).catch((error: unknown) => {
       if (!this.#ended) this.#events.push({ kind: 'failed', error: asError(error) })
     })
   }

@@ -6,12 +6,17 @@
  * it lies behind every record of the transactions that committed those offsets (restore R1).
  */
 import type { CommittedOffset, GroupConsumer, PartitionOffsets } from '../broker/port.ts'
+import { delay } from '../common/delay.ts'
 import { partitionName, type TopicPartition } from '../common/topic-partition.ts'
-import { ConfigError } from '../errors/errors.ts'
+import { BrokerError } from '../errors/broker-error.ts'
+import { classify } from '../errors/classify.ts'
+import { BrokerUnavailableError, ConfigError } from '../errors/errors.ts'
 import type { TaskState } from '../state/store.ts'
 import { CHANGELOG_TOPIC_CONFIG, changelogTopic, tasksTopic } from '../topology/internal-topics.ts'
 import type { AssignedTask } from './assigned-task.ts'
 import { readMetadata } from './offset-metadata.ts'
+import { openTransactionOf, SETTLE_REMEDY, suspectedTransactions } from './open-transactions.ts'
+import { changelogShrunk, trustedForMs, type RebuildReason } from './rebuilds.ts'
 import type { RestoreRequest } from './restore.ts'
 import { untilAnswered } from './retry.ts'
 import { readTaskRecords } from './task-table.ts'
@@ -30,19 +35,23 @@ export interface PreparedTask {
   readonly state: TaskState
   /** By input topic. */
   readonly offsets: ReadonlyMap<string, InputOffsets>
-  /** Only stores that have something to read. */
+  /** Only stores that have something to read, or were emptied. */
   readonly restores: readonly RestoreRequest[]
 }
 
-/** First try, for all tasks in one request; then task by task, so that one that waits for a dead peer's transaction does not hold up the others. */
+/** For all tasks in one request, then for one at a time. A coordinator that holds them back never answers, one that is well answers within milliseconds. */
 const COMMITTED_TIMEOUT_MS = 2_000
-/** A checkpoint this close to the tombstones' retention is not trusted: deleted keys would rise again (DESIGN 4). */
-const RETENTION_MARGIN_MS = 3_600_000
+const HELD_TIMEOUT_MS = 1_000
+const HELD_PAUSE_MS = 200
+const HELD_WARN_EVERY_MS = 10_000
 const TASK_RECORDS_TIMEOUT_MS = 30_000
+
+type Committed = ReadonlyMap<string, CommittedOffset>
 
 /**
  * `done` gets each task as soon as it is ready. `isWanted` is asked between all steps: a task that was given up meanwhile
  * is dropped at once. Files are opened last, so that nobody holds a lock while it waits for the broker.
+ * `waiting` says, by task name, what a task waits for, while it does; for the status.
  */
 export async function prepareTasks(
   tasks: readonly AssignedTask[],
@@ -50,32 +59,101 @@ export async function prepareTasks(
   options: WorkerOptions,
   isWanted: (task: AssignedTask) => boolean,
   done: (prepared: PreparedTask) => void,
+  waiting: Map<string, string> = new Map(),
 ): Promise<void> {
-  const answered = await committedOffsets(tasks, consumer).catch(() => undefined)
   const opening: Promise<void>[] = []
-  for (const task of tasks) {
-    if (!isWanted(task)) continue
-    const committed = answered ?? (await waitForCommitted(task, consumer, options, () => !isWanted(task)))
-    if (committed === undefined) continue
-    const offsets = await inputOffsets(task, committed, options)
-    const changelogs = task.subTopology.stores.map((store) => ({
-      topic: changelogTopic(options.settings.applicationId, store.name),
-      partition: task.partition,
-    }))
-    const ends = byName(await logBounds(changelogs, options))
-    // Not awaited here: one file that another process holds must not keep the others waiting.
-    if (!isWanted(task)) continue
-    const opened = openState(task, offsets, ends, options, isWanted, done)
-    opened.catch(() => undefined) // reported below; until then it is not unhandled
-    opening.push(opened)
+  const prepare = async (ready: readonly AssignedTask[], committed: Committed): Promise<void> => {
+    const offsets = await inputOffsets(ready, committed, options)
+    const logs = await readChangelogs(ready, options)
+    for (const task of ready) {
+      if (!isWanted(task)) continue
+      // Not awaited here: one file that another process holds must not keep the others waiting.
+      const opened = openState(task, offsets.get(task) ?? new Map(), logs, options, isWanted, done)
+      opened.catch(() => undefined) // reported below; until then it is not unhandled
+      opening.push(opened)
+    }
   }
+  const answered = await committedOffsets(tasks, consumer, COMMITTED_TIMEOUT_MS).catch(() => undefined)
+  const wanted = tasks.filter(isWanted)
+  if (answered !== undefined) await prepare(wanted, answered)
+  else await prepareOneByOne(wanted, consumer, options, isWanted, prepare, waiting)
   await Promise.all(opening)
+}
+
+/**
+ * Some offsets are held: by an open transaction of the task's last owner, as a rule a dead one. Asked in turn, so that a task that has to wait holds up no
+ * other; each ends up prepared, given up, or with an error that names the transactional ids (CASES A13).
+ */
+async function prepareOneByOne(
+  tasks: readonly AssignedTask[],
+  consumer: GroupConsumer,
+  options: WorkerOptions,
+  isWanted: (task: AssignedTask) => boolean,
+  prepare: (ready: readonly AssignedTask[], committed: Committed) => Promise<void>,
+  waiting: Map<string, string>,
+): Promise<void> {
+  const { clock, timers, logger, settings, broker } = options
+  const startedAt = clock.monotonic()
+  const warnedAt = new Map<AssignedTask, number>()
+  let held = tasks
+  try {
+    while (held.length > 0) {
+      const still: AssignedTask[] = []
+      for (const task of held) {
+        if (!isWanted(task)) continue
+        let committed: Committed
+        try {
+          committed = await committedOffsets([task], consumer, HELD_TIMEOUT_MS)
+        } catch (error) {
+          if (!isWanted(task)) continue
+          if (!(error instanceof BrokerError) || classify(error).reaction !== 'retriable') throw error
+          const suspects = await suspectedTransactions(task, broker.admin, settings.applicationId)
+          const what = suspects === undefined ? 'the group coordinator, which does not answer' : openTransactionOf(suspects)
+          const waitedMs = clock.monotonic() - startedAt
+          if (waitedMs >= settings.taskTimeoutMs) throw offsetsHeld(task, what, waitedMs, suspects, error)
+          if (waiting.get(task.name) !== what || clock.monotonic() - (warnedAt.get(task) ?? 0) >= HELD_WARN_EVERY_MS) {
+            warnedAt.set(task, clock.monotonic())
+            logger.warn(
+              { task: task.name, waitedMs, transactionalIds: suspects ?? [], error: error.message },
+              `the committed offsets of the task are held back: it waits for ${what}`,
+            )
+          }
+          waiting.set(task.name, what)
+          still.push(task)
+          continue
+        }
+        waiting.delete(task.name)
+        await prepare([task], committed)
+      }
+      held = still
+      if (held.length > 0) await delay(timers, HELD_PAUSE_MS)
+    }
+  } finally {
+    for (const { name } of tasks) waiting.delete(name)
+  }
+}
+
+function offsetsHeld(
+  task: AssignedTask,
+  what: string,
+  waitedMs: number,
+  suspects: readonly string[] | undefined,
+  cause: BrokerError,
+): BrokerUnavailableError {
+  return new BrokerUnavailableError(
+    `the committed offsets of task ${task.describe()} could not be read for ${Math.round(waitedMs)} ms (option taskTimeout): they wait for ${what}`,
+    {
+      code: 'offsets-held',
+      remedy: suspects === undefined ? 'Check the brokers: the coordinator of the group does not answer.' : SETTLE_REMEDY,
+      cause,
+    },
+  )
 }
 
 async function openState(
   task: AssignedTask,
   offsets: PreparedTask['offsets'],
-  ends: ReadonlyMap<string, PartitionOffsets>,
+  logs: ReadonlyMap<string, Changelog>,
   options: WorkerOptions,
   isWanted: (task: AssignedTask) => boolean,
   done: (prepared: PreparedTask) => void,
@@ -83,91 +161,149 @@ async function openState(
   const state = await options.backend.open(task.name, task.subTopology.stores)
   try {
     if (!isWanted(task)) state.close()
-    else done({ task, state, offsets, restores: restoresOf(task, state, ends, options) })
+    else done({ task, state, offsets, restores: restoresOf(task, state, logs, options) })
   } catch (error) {
     state.close()
     throw error
   }
 }
 
-type Committed = ReadonlyMap<string, CommittedOffset>
-
-async function committedOffsets(tasks: readonly AssignedTask[], consumer: GroupConsumer): Promise<Committed> {
+async function committedOffsets(tasks: readonly AssignedTask[], consumer: GroupConsumer, timeoutMs: number): Promise<Committed> {
   const inputs = tasks.flatMap((task) => task.inputs)
-  const answer = inputs.length === 0 ? [] : await consumer.committed(inputs, COMMITTED_TIMEOUT_MS)
+  const answer = inputs.length === 0 ? [] : await consumer.committed(inputs, timeoutMs)
   return new Map(answer.map((offset) => [partitionName(offset.topic, offset.partition), offset]))
 }
 
-/** Undefined when the task was given up while waiting. */
-async function waitForCommitted(
-  task: AssignedTask,
-  consumer: GroupConsumer,
-  { clock, timers, logger, settings }: WorkerOptions,
-  isOver: () => boolean,
-): Promise<Committed | undefined> {
+/** One partition of a changelog, as it was after the committed offsets were read. */
+interface Changelog extends PartitionOffsets {
+  readonly deleteRetentionMs: number
+}
+
+/** By partition name. */
+async function readChangelogs(tasks: readonly AssignedTask[], options: WorkerOptions): Promise<ReadonlyMap<string, Changelog>> {
+  const partitions = tasks.flatMap((task) =>
+    task.subTopology.stores.map((store) => ({
+      topic: changelogTopic(options.settings.applicationId, store.name),
+      partition: task.partition,
+    })),
+  )
+  if (partitions.length === 0) return new Map()
+  const bounds = await logBounds(partitions, options)
+  const retention = await deleteRetention([...new Set(partitions.map(({ topic }) => topic))], options)
+  return new Map(
+    bounds.map((bound) => [
+      partitionName(bound.topic, bound.partition),
+      { ...bound, deleteRetentionMs: retention.get(bound.topic) ?? DEFAULT_DELETE_RETENTION_MS },
+    ]),
+  )
+}
+
+const DEFAULT_DELETE_RETENTION_MS = Number(CHANGELOG_TOPIC_CONFIG['delete.retention.ms'])
+
+/** `delete.retention.ms` by topic: somebody may have altered ours. Who may not read it gets what we created the topic with. */
+async function deleteRetention(topics: readonly string[], { broker, logger }: WorkerOptions): Promise<ReadonlyMap<string, number>> {
   try {
-    return await untilAnswered(() => committedOffsets([task], consumer), {
-      clock,
-      timers,
-      logger,
-      timeoutMs: settings.taskTimeoutMs,
-      what: `committed offsets of task ${task.describe()}: a transaction that holds them is still open, or the coordinator is away`,
-      isOver,
-    })
+    const configs = await broker.admin.topicConfigs(topics)
+    return new Map(
+      [...configs].flatMap(([topic, config]) => {
+        const value = Number(config.get('delete.retention.ms') ?? Number.NaN)
+        return Number.isFinite(value) ? [[topic, value] as const] : []
+      }),
+    )
   } catch (error) {
-    if (isOver()) return undefined
-    throw error
+    if (!(error instanceof BrokerError)) throw error
+    logger.debug({ error: error.message }, 'delete.retention.ms of the changelogs could not be read: taken as created')
+    return new Map()
   }
 }
 
 function restoresOf(
   task: AssignedTask,
   state: TaskState,
-  ends: ReadonlyMap<string, PartitionOffsets>,
-  options: WorkerOptions,
+  logs: ReadonlyMap<string, Changelog>,
+  { clock, logger, settings }: WorkerOptions,
 ): RestoreRequest[] {
-  const { clock, logger, settings } = options
   const requests: RestoreRequest[] = []
   for (const store of state.stores.values()) {
     const topic = changelogTopic(settings.applicationId, store.name)
     const { partition } = task
-    const end = ends.get(partitionName(topic, partition))
-    const logStart = end?.logStart ?? 0
-    const target = end?.highWatermark ?? 0
+    const {
+      logStart = 0,
+      highWatermark: target = 0,
+      deleteRetentionMs = DEFAULT_DELETE_RETENTION_MS,
+    } = logs.get(partitionName(topic, partition)) ?? {}
     let checkpoint = state.checkpoint(store.name)
-    if (checkpoint !== undefined && checkpoint > target) throw changelogShrunk(task, topic, checkpoint, target)
+    const now = clock.now()
+    let readAt = checkpoint === undefined ? now : (state.checkpointTime(store.name) ?? 0)
+    let rebuild: RebuildReason | undefined
     if (checkpoint !== undefined) {
-      const reason = whyRebuild(checkpoint, state.checkpointTime(store.name) ?? 0, logStart, target, clock.now())
-      if (reason !== undefined) {
+      if (checkpoint > target)
+        throw changelogShrunk(`the state of task ${task.describe()} is complete`, topic, partition, checkpoint, target)
+      const found = whyRebuild(checkpoint, readAt, logStart, target, deleteRetentionMs, now)
+      if (found !== undefined) {
+        rebuild = found.reason
         logger.warn(
-          { task: task.name, store: store.name, checkpoint, logStart, target },
-          `rebuilding the store from its changelog once: ${reason}`,
+          { task: task.name, store: store.name, topic, partition, checkpoint, logStart, target, reason: rebuild },
+          `rebuilding the store from its changelog once: ${found.why}`,
         )
         state.reset(store.name)
         checkpoint = undefined
+        readAt = now
       }
     }
     const from = checkpoint ?? logStart
-    if (from < target) requests.push({ task, store, topic, partition, from, target })
+    // An emptied store goes through the restore even if nothing is left to read: it ends with a checkpoint of its own.
+    if (from < target || rebuild !== undefined) {
+      requests.push({
+        task,
+        store,
+        topic,
+        partition,
+        from,
+        target: Math.max(from, target),
+        readAt,
+        deleteRetentionMs,
+        ...(rebuild === undefined ? {} : { rebuild }),
+      })
+    }
   }
   return requests
 }
 
 /** A local file that cannot be caught up safely. Never a guess: each reason is proven by the log or the clock. */
-function whyRebuild(checkpoint: number, checkpointTime: number, logStart: number, target: number, now: number): string | undefined {
-  if (checkpoint < logStart) return `its checkpoint ${checkpoint} lies before the log start ${logStart}`
-  if (checkpoint > target)
-    return `its checkpoint ${checkpoint} lies behind the log end ${target}: the changelog was re-created or truncated`
-  const retentionMs = Number(CHANGELOG_TOPIC_CONFIG['delete.retention.ms'])
-  if (checkpoint < target && now - checkpointTime > retentionMs - RETENTION_MARGIN_MS)
-    return `its checkpoint is older than the tombstones' retention`
+function whyRebuild(
+  checkpoint: number,
+  checkpointTime: number,
+  logStart: number,
+  target: number,
+  deleteRetentionMs: number,
+  now: number,
+): { readonly reason: RebuildReason; readonly why: string } | undefined {
+  if (checkpoint < logStart)
+    return { reason: 'checkpoint-before-log-start', why: `its checkpoint ${checkpoint} lies before the log start ${logStart}` }
+  const ageMs = now - checkpointTime
+  if (checkpoint < target && ageMs > trustedForMs(deleteRetentionMs))
+    return {
+      reason: 'tombstones-too-old',
+      why: `its checkpoint was written ${ageMs} ms ago, and the changelog keeps tombstones for ${deleteRetentionMs} ms (delete.retention.ms): deleted keys would rise again`,
+    }
   return undefined
 }
 
-async function inputOffsets(task: AssignedTask, committed: Committed, options: WorkerOptions): Promise<ReadonlyMap<string, InputOffsets>> {
-  const fresh = task.inputs.filter(({ topic, partition }) => committed.get(partitionName(topic, partition))?.offset === undefined)
-  if (fresh.length > 0) await refuseLostOffsets(task, fresh, options)
+/** By task, then by input topic. */
+async function inputOffsets(
+  tasks: readonly AssignedTask[],
+  committed: Committed,
+  options: WorkerOptions,
+): Promise<ReadonlyMap<AssignedTask, PreparedTask['offsets']>> {
+  const isFresh = ({ topic, partition }: TopicPartition): boolean => committed.get(partitionName(topic, partition))?.offset === undefined
+  const fresh = tasks.flatMap((task) => task.inputs.filter(isFresh))
+  if (fresh.length > 0) await refuseLostOffsets(tasks, isFresh, options)
   const bounds = byName(await logBounds(fresh, options))
+  return new Map(tasks.map((task) => [task, offsetsOf(task, committed, bounds)]))
+}
+
+function offsetsOf(task: AssignedTask, committed: Committed, bounds: ReadonlyMap<string, PartitionOffsets>): PreparedTask['offsets'] {
   const latest = new Set(
     task.subTopology.nodes.flatMap((node) => (node.kind === 'source' && node.startFrom === 'latest' ? node.topics : [])),
   )
@@ -192,8 +328,8 @@ async function inputOffsets(task: AssignedTask, committed: Committed, options: W
 
 /** Recorded progress without an offset: reading from the start would repeat every output. */
 async function refuseLostOffsets(
-  task: AssignedTask,
-  fresh: readonly TopicPartition[],
+  tasks: readonly AssignedTask[],
+  isFresh: (input: TopicPartition) => boolean,
   { broker, settings, random, clock, timers, logger }: WorkerOptions,
 ): Promise<void> {
   const { progress } = await readTaskRecords(broker, tasksTopic(settings.applicationId), {
@@ -203,8 +339,12 @@ async function refuseLostOffsets(
     logger,
     timeoutMs: TASK_RECORDS_TIMEOUT_MS,
   })
-  if (!progress.has(task.name)) return
-  const where = fresh.map(({ topic, partition }) => partitionName(topic, partition)).join(', ')
+  const task = tasks.find(({ name, inputs }) => progress.has(name) && inputs.some(isFresh))
+  if (task === undefined) return
+  const where = task.inputs
+    .filter(isFresh)
+    .map(({ topic, partition }) => partitionName(topic, partition))
+    .join(', ')
   throw new ConfigError(
     `task ${task.describe()} has worked before, but group ${settings.applicationId} has no committed offset for ${where}`,
     {
@@ -231,16 +371,4 @@ function logBounds(
 
 function byName(offsets: readonly PartitionOffsets[]): ReadonlyMap<string, PartitionOffsets> {
   return new Map(offsets.map((offset) => [partitionName(offset.topic, offset.partition), offset]))
-}
-
-/** The file knows more than the log: emptying it would destroy the last copy. */
-function changelogShrunk(task: AssignedTask, topic: string, checkpoint: number, end: number): ConfigError {
-  return new ConfigError(
-    `the state of task ${task.describe()} was complete up to offset ${checkpoint} of ${topic}[${task.partition}], but that log ends at ${end}: it was re-created or truncated`,
-    {
-      code: 'changelog-shrunk',
-      remedy:
-        'Restore the topic. If it is lost for good, start under another applicationId, which begins anew; or delete the task\u2019s folder below the state directory to go on with what the changelog still has.',
-    },
-  )
 }

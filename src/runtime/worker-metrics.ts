@@ -15,8 +15,7 @@ export class WorkerMetrics {
   late = 0
   skipped = 0
   deadLetters = 0
-  /** Inputs moved by the policy for offsets out of range, and the offsets passed over by that. */
-  offsetsReset = 0
+  /** By the policy for offsets out of range. */
   offsetsPassedOver = 0
   corruptedBatches = 0
   fences = 0

@@ -29,6 +29,7 @@ export interface WorkerSettings {
   readonly transactionMaxBytes: number
   readonly recordMaxOutputBytes: number
   readonly memtableBytes: number
+  readonly memoryBudgetBytes: number
   readonly taskTimeoutMs: number
   readonly restoreTimeoutMs: number
   readonly shutdownTimeoutMs: number
@@ -38,6 +39,8 @@ export interface WorkerSettings {
   readonly metadataPollMs: number
   readonly offsetOutOfRange: OffsetOutOfRangePolicy
   readonly corruptedRecord: CorruptedRecordPolicy
+  readonly changelogMissing: 'fail' | 'recreate'
+  readonly changelogSettings: 'fail' | 'repair'
 }
 
 export interface CommitEvent {

@@ -63,17 +63,20 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
   const { broker, plan, settings, clock, random, timers, logger, listener } = worker
   const keepAliveMs = await checkedKeepAlive(broker.admin, worker)
   const layout = await layOutTasks(broker.admin, plan)
-  const sinks = await readSinkLimits(broker.admin, plan.sinks)
+  // From here on a broker has answered: a failure that passes (a leader moves, a connection breaks) is waited out.
+  const retry = { random, clock, timers, logger, timeoutMs: TASK_TABLE_TIMEOUT_MS }
+  const answered = <T>(what: string, ask: () => Promise<T>): Promise<T> => untilAnswered(ask, { ...retry, what })
+  const sinks = await answered('limits of the output topics', () => readSinkLimits(broker.admin, plan.sinks))
   const sinkCheck = new SinkCheck(sinks, clock)
   const outbox = new RecordOutbox(sinkCheck, settings.recordMaxOutputBytes)
   const { tasks: tasksToCreate, changelogs } = internalTopics(plan, settings.applicationId, layout, settings.replicationFactor)
-  const retry = { random, clock, timers, logger, timeoutMs: TASK_TABLE_TIMEOUT_MS }
-  await ensureInternalTopics(broker.admin, [tasksToCreate], retry)
-  const recorded = await readTaskRecords(broker, tasksTopic, retry)
-  await agreeOnTaskTable(broker, tasksTopic, taskTable(plan, layout), recorded, retry)
-  await refuseLostChangelogs(broker.admin, changelogs, recorded.progress)
-  await ensureInternalTopics(broker.admin, changelogs, retry)
-  const written = [...sinks.values(), ...(await readSinkLimits(broker.admin, [tasksTopic, ...changelogs.map(({ name }) => name)])).values()]
+  await answered('the task topic', () => ensureInternalTopics(broker.admin, [tasksToCreate], retry))
+  const recorded = await answered('the task table', () => readTaskRecords(broker, tasksTopic, retry))
+  await answered('the task table', () => agreeOnTaskTable(broker, tasksTopic, taskTable(plan, layout), recorded, retry))
+  await answered('changelogs', () => refuseLostChangelogs(broker.admin, changelogs, recorded.progress))
+  await answered('changelogs', () => ensureInternalTopics(broker.admin, changelogs, retry))
+  const own = [tasksTopic, ...changelogs.map(({ name }) => name)]
+  const written = [...sinks.values(), ...(await answered('limits of internal topics', () => readSinkLimits(broker.admin, own))).values()]
   const logStarts = new LogStarts({
     admin: broker.admin,
     partitions: layout.tasks.flatMap(({ inputs, partition }, number) => [
@@ -84,7 +87,7 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
     clock,
     logger,
   })
-  await untilAnswered(() => logStarts.look(), { ...retry, what: 'the starts of the input logs' })
+  await answered('the starts of the input logs', () => logStarts.look())
   await ring.open(producerSizes(written))
   const consumer = await broker.connectConsumer({
     groupId: settings.applicationId,

@@ -23,7 +23,7 @@ import type { WorkerState, WorkerStatus } from '../metrics/status.ts'
 import type { SlotLock } from '../state/store.ts'
 import { UnknownSinkError } from '../task/outbox.ts'
 import { tasksTopic } from '../topology/internal-topics.ts'
-import type { InputPartition } from './assigned-task.ts'
+import type { AssignedTask, InputPartition } from './assigned-task.ts'
 import { OwnedTasks } from './owned-tasks.ts'
 import { ProducerRing } from './producer-ring.ts'
 import { RecordAttempts } from './record-attempts.ts'
@@ -76,7 +76,10 @@ export class Worker {
     this.ready = new Promise((resolve) => (this.#becameReady = resolve))
     this.#restorer = new Restorer({
       connectReader: () => broker.connectReader(),
+      admin: broker.admin,
+      groupId: settings.applicationId,
       clock,
+      timers,
       logger,
       noProgressMs: settings.restoreTimeoutMs,
       memtableBytes: settings.memtableBytes,
@@ -188,13 +191,19 @@ export class Worker {
         const drained = records.length < settings.maxPollRecords && cycle.restMs === 0
         if (drained || cycle.ageMs >= settings.commitIntervalMs) await cycle.commit(drained ? 'drained' : 'interval')
       }
-      const due = this.#tasks.running().filter(({ state }) => state?.flushDue === true)
-      if (due.length > 0 && clock.monotonic() >= this.#flushAgainAt) {
+      const due = clock.monotonic() >= this.#flushAgainAt ? this.#tasksToFlush() : []
+      if (due.length > 0) {
         this.#flushAgainAt = clock.monotonic() + FLUSH_PAUSE_MS
         for (const { task, error } of await flushState(due, 'any', () => cycle.commit('flush'), this.#options))
           lifecycle.rebuild(task, error)
       }
     }
+  }
+
+  /** Those whose memtable is large or old, or above its share of what the worker may hold (X9). */
+  #tasksToFlush(): AssignedTask[] {
+    const shareBytes = this.#options.settings.memoryBudgetBytes / Math.max(1, this.#tasks.size)
+    return this.#tasks.running().filter(({ state }) => state !== undefined && (state.flushDue || state.memoryBytes > shareBytes))
   }
 
   #pollTimeoutMs({ cycle, lifecycle }: WorkerParts): number {
@@ -328,6 +337,11 @@ export class Worker {
     this.#slotLock?.release()
   }
 
+  /** A damaged store file was moved aside; its state is rebuilt. */
+  countQuarantine(): void {
+    this.#restorer.counters.rebuilt('damaged')
+  }
+
   status(rssBytes: number): WorkerStatus {
     const metrics = this.#metrics
     return {
@@ -342,11 +356,23 @@ export class Worker {
       lag: this.#parts?.reader.lag() ?? 0,
       commitP50Ms: metrics.commitMs(0.5),
       commitP99Ms: metrics.commitMs(0.99),
-      restoring: this.#restorer
-        .progress()
-        .map(({ task, store, done, total, ratePerSecond, etaMs }) => ({ task, store, done, total, ratePerSecond, etaMs })),
+      restoring: this.#restorer.progress().map(({ task, store, done, total, ratePerSecond, etaMs, waitingFor }) => ({
+        task,
+        store,
+        done,
+        total,
+        ratePerSecond,
+        etaMs,
+        waitingFor,
+      })),
       transactions: metrics.transactions,
       aborts: metrics.aborts,
+      fences: metrics.fences,
+      offsetsPassedOver: metrics.offsetsPassedOver,
+      corruptedBatches: metrics.corruptedBatches,
+      transactionAgeMs: this.#parts?.cycle.ageMs ?? 0,
+      oldestTransactionMs: metrics.oldestTransactionMs,
+      abortsByCause: Object.fromEntries(metrics.abortsByCause),
       tasks: this.#tasks.size,
       rssBytes,
     }

@@ -72,7 +72,8 @@ describe('a record that fails without being named', () => {
     expect(dead.map(({ value }) => idOf(value))).toEqual(['k9'])
     expect(header(dead[0]!, 'millrace.message')).toMatch(/the process ended while it processed this record; given up after 3 attempts/)
     expect(deaths).toBeGreaterThanOrEqual(3)
-  })
+    // Half a dozen processes one after the other.
+  }, 300_000)
 
   test('an output that the broker refuses although it fitted at start is one dead letter; the rest of its transaction passes once', async () => {
     const where = await scene('poison-refused', 1)

@@ -308,6 +308,28 @@ describe('a file that is not damaged is never wiped', () => {
   })
 })
 
+describe('the policy for another format', () => {
+  const change = (file: string, name: 'format' | 'hash'): void => {
+    const shell = new Database(file)
+    shell.exec(`UPDATE meta SET value = 99 WHERE name = '${name}'`)
+    shell.close()
+  }
+
+  it("'rebuild' moves the file aside, reports it, and starts empty for the changelog", async () => {
+    change(await filled(), 'format')
+    const state = await makeBackend({ rebuildOtherFormats: true }).open('0_0', [dedupeSpec()])
+    expect(state.checkpoint('dedupe')).toBeUndefined()
+    expect(reports).toMatchObject([{ taskId: '0_0', reason: expect.stringContaining('format version 99') as string }])
+    expect(existsSync(reports[0]!.movedTo)).toBe(true)
+  })
+
+  it('never rebuilds another hash: the changelog has the same digests', async () => {
+    change(await filled(), 'hash')
+    await expect(makeBackend({ rebuildOtherFormats: true }).open('0_0', [dedupeSpec()])).rejects.toMatchObject({ code: 'state-hash' })
+    expect(reports).toEqual([])
+  })
+})
+
 describe('a state directory that cannot be used', () => {
   it('is refused with its path and the remedy, also for root', async () => {
     writeFileSync(directory, 'a file where the directory should be')

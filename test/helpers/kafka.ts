@@ -6,6 +6,7 @@ import { randomBytes } from 'node:crypto'
 import { createRequire } from 'node:module'
 import { Kafka, logLevel, type Admin, type IHeaders, type Producer } from 'kafkajs'
 import { inject } from 'vitest'
+import { until } from './condition.ts'
 
 export const brokers = inject('brokers')
 export const kafka = new Kafka({ brokers: brokers.split(','), logLevel: logLevel.NOTHING, retry: { retries: 10, initialRetryTime: 50 } })
@@ -50,7 +51,7 @@ export async function disconnectKafka(): Promise<void> {
 export async function createTopic(name: string, partitions: number, config: Readonly<Record<string, string>> = {}): Promise<string> {
   const connected = await sharedAdmin()
   await connected.createTopics({
-    waitForLeaders: true,
+    waitForLeaders: false,
     topics: [
       {
         topic: name,
@@ -59,6 +60,12 @@ export async function createTopic(name: string, partitions: number, config: Read
         configEntries: Object.entries(config).map(([key, value]) => ({ name: key, value })),
       },
     ],
+  })
+  // kafkajs's own wait gives up on a broker that has not heard of the topic yet, which a busy one may not have.
+  await until(`leaders of ${name}`, async () => {
+    const found = await connected.fetchTopicMetadata({ topics: [name] }).catch(() => undefined)
+    const leaders = found?.topics[0]?.partitions.filter(({ leader }) => leader >= 0) ?? []
+    return leaders.length === partitions
   })
   return name
 }
@@ -247,7 +254,16 @@ export async function highWatermarks(topic: string): Promise<Map<number, number>
 
 /** Committed offsets of a group on a topic, by partition; -1 where there is none. */
 export async function committedOffsets(group: string, topic: string): Promise<Map<number, number>> {
-  const [found] = await (await sharedAdmin()).fetchOffsets({ groupId: group, topics: [topic] })
+  const connected = await sharedAdmin()
+  let found: Awaited<ReturnType<Admin['fetchOffsets']>>[number] | undefined
+  // A coordinator that is only just being elected answers with an error that kafkajs does not repeat.
+  await until(`offsets of ${group}`, async () => {
+    found = await connected.fetchOffsets({ groupId: group, topics: [topic] }).then(
+      ([first]) => first,
+      () => undefined,
+    )
+    return found !== undefined
+  })
   return new Map((found?.partitions ?? []).map(({ partition, offset }) => [partition, Number(offset)]))
 }
 

@@ -238,6 +238,13 @@ export class ScriptedAdmin implements BrokerAdmin {
       return this.stable.get(name) ?? this.bounds.get(name)?.highWatermark ?? 0
     })
   }
+  /** What `groupOffsets` finds, by partition name. */
+  readonly present = new Map<string, CommittedOffset>()
+  async groupOffsets(_groupId: string, partitions: readonly TopicPartition[]): Promise<readonly CommittedOffset[]> {
+    return partitions.map(
+      ({ topic, partition }) => this.present.get(partitionName(topic, partition)) ?? { topic, partition, offset: undefined, metadata: '' },
+    )
+  }
   async describeGroup(): Promise<GroupDescription> {
     this.groupLooks++
     const next = this.groups.length > 1 ? this.groups.shift() : this.groups[0]

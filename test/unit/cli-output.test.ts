@@ -21,6 +21,12 @@ const STATUS: WorkerStatus = {
   restoring: [],
   transactions: 50,
   aborts: 0,
+  fences: 0,
+  offsetsPassedOver: 0,
+  corruptedBatches: 0,
+  transactionAgeMs: 0,
+  oldestTransactionMs: 0,
+  abortsByCause: {},
   tasks: 3,
   rssBytes: 100,
 }

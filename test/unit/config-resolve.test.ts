@@ -55,8 +55,12 @@ describe('defaults', () => {
       metadataPollMs: 30_000,
       offsetOutOfRange: 'fail',
       corruptedRecord: 'fail',
+      storeFormat: 'fail',
+      changelogMissing: 'fail',
+      changelogSettings: 'fail',
       taskTimeoutMs: 300_000,
       memtableBytes: 8 * 1024 ** 2,
+      memoryBudgetBytes: 64 * 1024 ** 2,
       cacheEntries: 10_000,
       stateFlushIntervalMs: 10_000,
       lockTimeoutMs: 15_000,
@@ -217,8 +221,8 @@ describe('unknown names', () => {
   })
 
   test('options of the interface that do not exist yet are refused as such', () => {
-    expect(refusal({ file: looseFile({ memoryBudget: '1GiB' }) }).message).toContain(
-      'memoryBudget (millrace.config.ts) is not available in this version',
+    expect(refusal({ file: looseFile({ maxTaskIdle: '1s' }) }).message).toContain(
+      'maxTaskIdle (millrace.config.ts) is not available in this version',
     )
   })
 

@@ -82,7 +82,10 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
   })
   const restorer = new Restorer({
     connectReader: () => broker.connectReader(),
+    admin: broker.admin,
+    groupId: 'app',
     clock,
+    timers,
     logger: silentLogger,
     noProgressMs: 60_000,
     memtableBytes: 1_000_000,

@@ -5,34 +5,26 @@
 import kafkajs, { type Admin, type ConfigResourceTypes as ConfigResourceType, type KafkaConfig } from 'kafkajs'
 import type { TopicPartition } from '../../common/topic-partition.ts'
 import { BrokerError } from '../../errors/broker-error.ts'
-import type { BrokerAdmin, GroupDescription, PartitionOffsets, TopicDescription, TopicToCreate } from '../port.ts'
+import type { BrokerAdmin, CommittedOffset, GroupDescription, PartitionOffsets, TopicDescription, TopicToCreate } from '../port.ts'
 import { baseConfig, type ConnectionSettings } from './connection.ts'
-import { brokerError, call } from './errors.ts'
-import { ConsumerGroupStates, IsolationLevel, native, OffsetSpec, type NativeAdmin, type NativeGroup } from './native.ts'
+import { AdminClient } from './admin-client.ts'
+import { brokerError } from './errors.ts'
+import { ConsumerGroupStates, IsolationLevel, native, OffsetSpec, type NativeGroup } from './native.ts'
 
 // A CommonJS package whose enums Node's import analysis does not see.
-const { ConfigResourceTypes, Kafka, logLevel } = kafkajs
+const { ConfigResourceTypes, Kafka, KafkaJSError, KafkaJSProtocolError, logLevel } = kafkajs
 
 const UNKNOWN_TOPIC_OR_PARTITION = 3
 const FENCED_LEADER_EPOCH = 74
 
 export class KafkaAdmin implements BrokerAdmin {
   readonly #settings: ConnectionSettings
-  #native: NativeAdmin | undefined
+  readonly #native: AdminClient
   #look: Promise<Admin> | undefined
 
   constructor(settings: ConnectionSettings) {
     this.#settings = settings
-  }
-
-  get #client(): NativeAdmin {
-    this.#native ??= native.AdminClient.create(baseConfig(this.#settings))
-    return this.#native
-  }
-
-  #renew(): void {
-    this.#native?.disconnect()
-    this.#native = undefined
+    this.#native = new AdminClient(() => native.AdminClient.create(baseConfig(settings)))
   }
 
   #lookUps(): Promise<Admin> {
@@ -52,15 +44,15 @@ export class KafkaAdmin implements BrokerAdmin {
 
   async describeTopics(names: readonly string[]): Promise<readonly TopicDescription[]> {
     if (names.length === 0) return []
-    const answers = await call<Description[]>('admin', (done) => {
-      this.#client.describeTopics([...names], { timeout: this.#settings.connectTimeoutMs }, done)
+    const answers = await this.#native.call<Description[]>((client, done) => {
+      client.describeTopics([...names], { timeout: this.#settings.connectTimeoutMs }, done)
     })
     return describe(answers)
   }
 
   async createTopic({ name, partitions, replicationFactor, config }: TopicToCreate): Promise<void> {
-    await call('admin', (done) => {
-      this.#client.createTopic(
+    await this.#native.call((client, done) => {
+      client.createTopic(
         { topic: name, num_partitions: partitions, replication_factor: replicationFactor, config: { ...config } },
         this.#settings.connectTimeoutMs,
         done,
@@ -74,8 +66,12 @@ export class KafkaAdmin implements BrokerAdmin {
   }
 
   async brokerConfig(): Promise<ReadonlyMap<string, string>> {
-    const admin = await this.#lookUps()
-    const { controller, brokers } = await admin.describeCluster()
+    const { controller, brokers } = await this.#lookUps().then(
+      (admin) => admin.describeCluster(),
+      (error: unknown) => {
+        throw lookUpError(error)
+      },
+    )
     const id = String(controller ?? brokers[0]?.nodeId ?? 1)
     return (await this.#describeConfigs([{ type: ConfigResourceTypes.BROKER, name: id }])).get(id) ?? new Map<string, string>()
   }
@@ -90,7 +86,7 @@ export class KafkaAdmin implements BrokerAdmin {
       }
       return configs
     } catch (error) {
-      throw brokerError('admin', error)
+      throw lookUpError(error)
     }
   }
 
@@ -111,30 +107,57 @@ export class KafkaAdmin implements BrokerAdmin {
 
   async #listOffsets(partitions: readonly TopicPartition[], offset: unknown, isolationLevel: number): Promise<readonly number[]> {
     if (partitions.length === 0) return []
-    const answers = await call<{ topic: string; partition: number; offset: number; error?: { code: number; message: string } }[]>(
-      'admin',
-      (done) => {
-        this.#client.listOffsets(
-          partitions.map(({ topic, partition }) => ({ topic, partition, offset })),
-          { timeout: this.#settings.connectTimeoutMs, isolationLevel },
-          done,
-        )
-      },
-    )
+    const answers = await this.#native.call<
+      { topic: string; partition: number; offset: number; error?: { code: number; message: string } }[]
+    >((client, done) => {
+      client.listOffsets(
+        partitions.map(({ topic, partition }) => ({ topic, partition, offset })),
+        { timeout: this.#settings.connectTimeoutMs, isolationLevel },
+        done,
+      )
+    })
     const byName = new Map(answers.map((answer) => [`${answer.topic}/${answer.partition}`, answer]))
     return partitions.map(({ topic, partition }) => {
       const answer = byName.get(`${topic}/${partition}`)
       if (answer === undefined)
         throw new BrokerError('admin', UNKNOWN_TOPIC_OR_PARTITION, `no offset was returned for ${topic}[${partition}]`)
-      if (answer.error?.code === FENCED_LEADER_EPOCH) this.#renew()
+      if (answer.error?.code === FENCED_LEADER_EPOCH) this.#native.renew()
       if (answer.error) throw new BrokerError('admin', answer.error.code, `offsets of ${topic}[${partition}]: ${answer.error.message}`)
       return answer.offset
     })
   }
 
+  /** By kafkajs, whose OffsetFetch is one without "require stable". The native client ends metadata with a zero byte when it writes them. */
+  async groupOffsets(groupId: string, partitions: readonly TopicPartition[]): Promise<readonly CommittedOffset[]> {
+    if (partitions.length === 0) return []
+    try {
+      const admin = await this.#lookUps()
+      const found = new Map<string, CommittedOffset>()
+      for (const { topic, partitions: answers } of await admin.fetchOffsets({
+        groupId,
+        topics: [...new Set(partitions.map(({ topic }) => topic))],
+      })) {
+        for (const { partition, offset, metadata } of answers) {
+          const at = Number(offset)
+          found.set(`${topic}/${partition}`, {
+            topic,
+            partition,
+            offset: at >= 0 ? at : undefined,
+            metadata: (metadata ?? '').replace(/\0+$/, ''),
+          })
+        }
+      }
+      return partitions.map(
+        ({ topic, partition }) => found.get(`${topic}/${partition}`) ?? { topic, partition, offset: undefined, metadata: '' },
+      )
+    } catch (error) {
+      throw lookUpError(error)
+    }
+  }
+
   async describeGroup(groupId: string): Promise<GroupDescription> {
-    const { groups } = await call<{ groups: NativeGroup[] }>('admin', (done) => {
-      this.#client.describeGroups([groupId], { timeout: this.#settings.connectTimeoutMs }, done)
+    const { groups } = await this.#native.call<{ groups: NativeGroup[] }>((client, done) => {
+      client.describeGroups([groupId], { timeout: this.#settings.connectTimeoutMs }, done)
     })
     const group = groups[0]
     if (group === undefined) return { stable: false, members: [] }
@@ -150,7 +173,7 @@ export class KafkaAdmin implements BrokerAdmin {
   }
 
   async close(): Promise<void> {
-    this.#renew()
+    await this.#native.close()
     const look = this.#look
     this.#look = undefined
     if (look !== undefined) {
@@ -160,6 +183,18 @@ export class KafkaAdmin implements BrokerAdmin {
       )
     }
   }
+}
+
+const TRANSPORT = -195
+
+/** kafkajs has codes for what a broker answered; all else it throws is about the connection, and the next try makes a new one. */
+function lookUpError(error: unknown): BrokerError {
+  if (error instanceof BrokerError) return error
+  if (error instanceof KafkaJSProtocolError)
+    return brokerError('admin', { message: error.message, code: error.code, isRetriable: error.retriable })
+  return error instanceof KafkaJSError
+    ? new BrokerError('admin', TRANSPORT, error.message, { isRetriable: true }, error)
+    : brokerError('admin', error)
 }
 
 type Description = { name: string; error?: { code: number; message: string }; partitions: { partition: number; replicas: unknown[] }[] }

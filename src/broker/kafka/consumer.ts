@@ -16,7 +16,8 @@ import { invariant } from '../../common/invariant.ts'
 import { BrokerError } from '../../errors/broker-error.ts'
 import type { CommittedOffset, GroupConsumer, GroupConsumerOptions, PollResult, RebalanceListener } from '../port.ts'
 import { baseConfig, connect, disconnect, type ConnectionSettings } from './connection.ts'
-import { brokerError, call, callWithWatchdog } from './errors.ts'
+import { brokerError } from './errors.ts'
+import { CLOSE_WAIT_MS, NativeCalls } from './native-calls.ts'
 import { native, type NativeConsumer, type NativePosition } from './native.ts'
 import { toPollResult } from './records.ts'
 
@@ -31,6 +32,7 @@ class KafkaGroupConsumer implements GroupConsumer {
   readonly #settings: ConnectionSettings
   readonly #client: NativeConsumer
   #listener: RebalanceListener | undefined
+  readonly #calls = new NativeCalls()
   #polling = false
   #closed = false
   /** An assignment the client refused. */
@@ -123,7 +125,7 @@ class KafkaGroupConsumer implements GroupConsumer {
   async seek(positions: readonly TopicPartitionOffset[], timeoutMs: number): Promise<void> {
     invariant(!this.#polling, 'GC3', () => ({ seek: positions.map(({ topic, partition }) => partitionName(topic, partition)) }))
     for (const { topic, partition, offset } of positions) {
-      await call('seek', (done) => {
+      await this.#calls.run('seek', (done) => {
         this.#client.seek({ topic, partition, offset }, timeoutMs, done)
       })
     }
@@ -139,7 +141,7 @@ class KafkaGroupConsumer implements GroupConsumer {
   }
 
   async committed(partitions: readonly TopicPartition[], timeoutMs: number): Promise<readonly CommittedOffset[]> {
-    const answer = await callWithWatchdog<NativePosition[]>('committed', timeoutMs, (done) => {
+    const answer = await this.#calls.runWithWatchdog<NativePosition[]>('committed', timeoutMs, (done) => {
       this.#client.committed(
         partitions.map(({ topic, partition }) => ({ topic, partition })),
         timeoutMs,
@@ -183,6 +185,10 @@ class KafkaGroupConsumer implements GroupConsumer {
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
+    if (!(await this.#calls.left(CLOSE_WAIT_MS))) {
+      this.#settings.logger.warn({ client: 'consumer' }, 'a call hangs in the Kafka client: it is left open until the process ends')
+      return
+    }
     await disconnect(this.#client)
   }
 

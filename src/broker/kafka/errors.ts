@@ -42,20 +42,20 @@ export function call<T>(operation: BrokerOperation, start: (done: (error: unknow
 const WATCHDOG_GRACE_MS = 30_000
 
 /**
- * As `call`, but gives up `graceMs` after the client's own time-out: some calls never answer (CLIENT-FACTS 23). A late answer is dropped; the
- * caller must treat the outcome as unknown.
+ * Gives up on a call that is under way, `graceMs` after the client's own time-out: some never answer (CLIENT-FACTS 23). A late answer is dropped; the
+ * caller must treat the outcome as unknown, and the client as still busy with it.
  */
-export function callWithWatchdog<T>(
+export function withWatchdog<T>(
   operation: BrokerOperation,
   timeoutMs: number,
-  start: (done: (error: unknown, result?: T) => void) => void,
+  answer: Promise<T>,
   graceMs = WATCHDOG_GRACE_MS,
 ): Promise<T> {
   return new Promise<T>((resolve, reject) => {
     const timer = setTimeout(() => {
       reject(new BrokerError(operation, WATCHDOG, `no answer within ${timeoutMs + graceMs} ms`))
     }, timeoutMs + graceMs)
-    call(operation, start).then(
+    answer.then(
       (result) => {
         clearTimeout(timer)
         resolve(result)

@@ -8,7 +8,8 @@ import { BrokerError } from '../../errors/broker-error.ts'
 import type { GroupConsumer, HeaderList, OffsetToCommit, ProducerOptions, TransactionalProducer } from '../port.ts'
 import { baseConfig, connect, disconnect, type ConnectionSettings } from './connection.ts'
 import { nativeConsumer } from './consumer.ts'
-import { brokerError, call, callWithWatchdog } from './errors.ts'
+import { brokerError } from './errors.ts'
+import { CLOSE_WAIT_MS, NativeCalls } from './native-calls.ts'
 import { native, type NativeProducer } from './native.ts'
 import { toNativeHeaders } from './records.ts'
 
@@ -29,6 +30,7 @@ class KafkaTransactionalProducer implements TransactionalProducer {
   readonly #settings: ConnectionSettings
   readonly #client: NativeProducer
   readonly #native: ReturnType<NativeProducer['getClient']>
+  readonly #calls = new NativeCalls()
   #closed = false
 
   constructor(settings: ConnectionSettings, options: ProducerOptions) {
@@ -58,13 +60,13 @@ class KafkaTransactionalProducer implements TransactionalProducer {
   }
 
   init(timeoutMs: number): Promise<void> {
-    return callWithWatchdog('init', timeoutMs, (done) => {
+    return this.#calls.runWithWatchdog('init', timeoutMs, (done) => {
       this.#client.initTransactions(timeoutMs, done)
     })
   }
 
   begin(): Promise<void> {
-    return call('begin', (done) => {
+    return this.#calls.run('begin', (done) => {
       this.#client.beginTransaction(done)
     })
   }
@@ -101,13 +103,13 @@ class KafkaTransactionalProducer implements TransactionalProducer {
   }
 
   flush(timeoutMs: number): Promise<void> {
-    return callWithWatchdog('flush', timeoutMs, (done) => {
+    return this.#calls.runWithWatchdog('flush', timeoutMs, (done) => {
       this.#client.flush(timeoutMs, done)
     })
   }
 
   sendOffsets(consumer: GroupConsumer, offsets: readonly OffsetToCommit[], timeoutMs: number): Promise<void> {
-    return callWithWatchdog('sendOffsets', timeoutMs, (done) => {
+    return this.#calls.runWithWatchdog('sendOffsets', timeoutMs, (done) => {
       this.#client.sendOffsetsToTransaction(
         offsets.map(({ topic, partition, offset, metadata }) => ({ topic, partition, offset, metadata })),
         nativeConsumer(consumer),
@@ -118,13 +120,13 @@ class KafkaTransactionalProducer implements TransactionalProducer {
   }
 
   commit(timeoutMs: number): Promise<void> {
-    return callWithWatchdog('commit', timeoutMs, (done) => {
+    return this.#calls.runWithWatchdog('commit', timeoutMs, (done) => {
       this.#client.commitTransaction(timeoutMs, done)
     })
   }
 
   abort(timeoutMs: number): Promise<void> {
-    return callWithWatchdog('abort', timeoutMs, (done) => {
+    return this.#calls.runWithWatchdog('abort', timeoutMs, (done) => {
       this.#client.abortTransaction(timeoutMs, done)
     })
   }
@@ -132,6 +134,13 @@ class KafkaTransactionalProducer implements TransactionalProducer {
   async close(): Promise<void> {
     if (this.#closed) return
     this.#closed = true
+    if (!(await this.#calls.left(CLOSE_WAIT_MS))) {
+      this.#settings.logger.warn(
+        { client: this.transactionalId },
+        'a call hangs in the Kafka client: it is left open until the process ends',
+      )
+      return
+    }
     // What is still queued belongs to a transaction that ended or will be aborted: the client's default of 5 s would only delay its successor.
     await disconnect(this.#client, 100)
   }

@@ -7,7 +7,7 @@ import { mkdirSync, readdirSync, readFileSync, rmdirSync, rmSync, writeFileSync 
 import { join } from 'node:path'
 import type { Clock, Timers } from '../../common/ports.ts'
 import type { StoreSpec } from '../../common/store-spec.ts'
-import { StateDirectoryError, StateLockedError, errorMessage } from '../../errors/errors.ts'
+import { StateDirectoryError, StateLockedError, StoreMismatchError, errorMessage } from '../../errors/errors.ts'
 import { STATE_DEFAULTS } from '../defaults.ts'
 import { firstFreeGeneration, generationName, isGenerationName, MAX_GENERATIONS, type LockedReport } from '../generations.ts'
 import { LockWaits, type LockOwner } from '../lock-wait.ts'
@@ -28,6 +28,8 @@ export interface SqliteBackendOptions extends StoreSetOptions {
   readonly lockTimeoutMs?: number | undefined
   /** Files up to this size are checked for damage at every open, larger ones only after the machine itself went down. Default 32 MiB (about 0.1 s). */
   readonly alwaysCheckedBytes?: number | undefined
+  /** Moves a file of another format version aside instead of refusing it; its task is rebuilt from the changelog. Default false. */
+  readonly rebuildOtherFormats?: boolean | undefined
   /** A damaged file was moved aside; its task starts empty and is rebuilt from the changelog. */
   readonly onQuarantine?: ((report: QuarantineReport) => void) | undefined
   /** Another live process kept the task's lock for `lockTimeoutMs`; the task starts in a sibling folder. */
@@ -164,7 +166,8 @@ class SqliteBackend implements StateBackend {
           return this.#openOnce(directory, lock, specs)
         } catch (error) {
           if (isBusy(error) || isBusy(causeOf(error))) return undefined
-          if (!isDamage(error)) throw error
+          const isOtherFormat = error instanceof StoreMismatchError && error.code === 'state-format'
+          if (!isDamage(error) && !(isOtherFormat && this.#options.rebuildOtherFormats === true)) throw error
           this.#options.onQuarantine?.({ taskId, reason: errorMessage(error), movedTo: quarantine(directory) })
           return this.#openOnce(directory, lock, specs)
         }

@@ -242,8 +242,11 @@ function checkIdentity(database: Database.Database, path: string): void {
     const found = versions.get(name)
     if (found === expected) continue
     throw new StoreMismatchError(`state file ${path} has ${name} version ${found ?? 'none'}, this version of millrace reads ${expected}`, {
-      code: 'state-version',
-      remedy: 'Run the version of millrace that wrote it, or delete this task directory: the state is then rebuilt from the changelog.',
+      code: `state-${name}`,
+      remedy:
+        name === 'format'
+          ? "Run the version of millrace that wrote it, or set storeFormat to 'rebuild': the state is then rebuilt from the changelog."
+          : 'Run the version of millrace that wrote it: the changelog has the same hashes, and a rebuild would not help.',
     })
   }
 }
