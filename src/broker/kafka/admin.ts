@@ -9,10 +9,10 @@ import type { BrokerAdmin, CommittedOffset, GroupDescription, PartitionOffsets, 
 import { baseConfig, type ConnectionSettings } from './connection.ts'
 import { AdminClient } from './admin-client.ts'
 import { brokerError } from './errors.ts'
-import { ConsumerGroupStates, IsolationLevel, native, OffsetSpec, type NativeGroup } from './native.ts'
+import { IsolationLevel, native, OffsetSpec } from './native.ts'
 
 // A CommonJS package whose enums Node's import analysis does not see.
-const { ConfigResourceTypes, Kafka, KafkaJSError, KafkaJSProtocolError, logLevel } = kafkajs
+const { AssignerProtocol, ConfigResourceTypes, Kafka, KafkaJSError, KafkaJSProtocolError, logLevel } = kafkajs
 
 const UNKNOWN_TOPIC_OR_PARTITION = 3
 const FENCED_LEADER_EPOCH = 74
@@ -155,20 +155,25 @@ export class KafkaAdmin implements BrokerAdmin {
     }
   }
 
+  /**
+   * By kafkajs: the native client dereferences a null string when the coordinator answers with an error, and the process dies by SIGSEGV (seen with the
+   * coordinator killed). kafkajs does not read the instance id; our members have the same text as client id.
+   */
   async describeGroup(groupId: string): Promise<GroupDescription> {
-    const { groups } = await this.#native.call<{ groups: NativeGroup[] }>((client, done) => {
-      client.describeGroups([groupId], { timeout: this.#settings.connectTimeoutMs }, done)
-    })
-    const group = groups[0]
-    if (group === undefined) return { stable: false, members: [] }
-    if (group.error && group.error.code !== 0) throw new BrokerError('admin', group.error.code, `group ${groupId}: ${group.error.message}`)
-    return {
-      stable: group.state === ConsumerGroupStates.STABLE,
-      members: group.members.map(({ memberId, groupInstanceId, assignment }) => ({
-        memberId,
-        instanceId: groupInstanceId ?? undefined,
-        assigned: assignment.topicPartitions,
-      })),
+    try {
+      const { groups } = await (await this.#lookUps()).describeGroups([groupId])
+      const group = groups[0]
+      if (group === undefined) return { stable: false, members: [] }
+      return {
+        stable: group.state === 'Stable',
+        members: group.members.map(({ memberId, clientId, memberAssignment }) => ({
+          memberId,
+          instanceId: clientId,
+          assigned: assignmentOf(memberAssignment),
+        })),
+      }
+    } catch (error) {
+      throw lookUpError(error)
     }
   }
 
@@ -185,13 +190,28 @@ export class KafkaAdmin implements BrokerAdmin {
   }
 }
 
+function assignmentOf(bytes: Buffer): readonly TopicPartition[] {
+  // A member that has not synchronised yet has none.
+  const decoded = bytes.length === 0 ? null : AssignerProtocol.MemberAssignment.decode(bytes)
+  return Object.entries(decoded?.assignment ?? {}).flatMap(([topic, partitions]) => partitions.map((partition) => ({ topic, partition })))
+}
+
 const TRANSPORT = -195
+/** librdkafka's "no such entry": retriable. */
+const NOT_KNOWN_YET = -156
 
 /** kafkajs has codes for what a broker answered; all else it throws is about the connection, and the next try makes a new one. */
 function lookUpError(error: unknown): BrokerError {
   if (error instanceof BrokerError) return error
-  if (error instanceof KafkaJSProtocolError)
-    return brokerError('admin', { message: error.message, code: error.code, isRetriable: error.retriable })
+  if (error instanceof KafkaJSProtocolError) {
+    // A topic that was found or made a moment ago: not every broker has heard of it yet.
+    const isUnknown = error.code === UNKNOWN_TOPIC_OR_PARTITION
+    return brokerError('admin', {
+      message: error.message,
+      code: isUnknown ? NOT_KNOWN_YET : error.code,
+      isRetriable: isUnknown || error.retriable,
+    })
+  }
   return error instanceof KafkaJSError
     ? new BrokerError('admin', TRANSPORT, error.message, { isRetriable: true }, error)
     : brokerError('admin', error)

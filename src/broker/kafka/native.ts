@@ -98,19 +98,7 @@ export interface NativeAdmin {
     options: { timeout: number; isolationLevel: number },
     done: Done<{ topic: string; partition: number; offset: number; error?: { code: number; message: string } }[]>,
   ): void
-  describeGroups(groups: string[], options: { timeout: number }, done: Done<{ groups: NativeGroup[] }>): void
   disconnect(): void
-}
-
-export interface NativeGroup {
-  readonly groupId: string
-  readonly state: number
-  readonly error?: { code: number; message: string }
-  readonly members: readonly {
-    readonly memberId: string
-    readonly groupInstanceId?: string | null
-    readonly assignment: { readonly topicPartitions: readonly { topic: string; partition: number }[] }
-  }[]
 }
 
 interface NativeModule {
@@ -123,8 +111,7 @@ const load = createRequire(import.meta.url)
 /** Loaded once, with the first import of the adapter: a missing binary fails here, with the client's own words. */
 export const native = load('@confluentinc/kafka-javascript') as NativeModule
 interface NativeConstants {
-  readonly ConsumerGroupStates: { readonly STABLE: number }
   readonly IsolationLevel: { readonly READ_UNCOMMITTED: number; readonly READ_COMMITTED: number }
   readonly OffsetSpec: { readonly EARLIEST: unknown; readonly LATEST: unknown }
 }
-export const { ConsumerGroupStates, IsolationLevel, OffsetSpec } = native as unknown as NativeConstants
+export const { IsolationLevel, OffsetSpec } = native as unknown as NativeConstants
