@@ -123,6 +123,9 @@ export class KafkaAdmin implements BrokerAdmin {
         throw new BrokerError('admin', UNKNOWN_TOPIC_OR_PARTITION, `no offset was returned for ${topic}[${partition}]`)
       if (answer.error?.code === FENCED_LEADER_EPOCH) this.#native.renew()
       if (answer.error) throw new BrokerError('admin', answer.error.code, `offsets of ${topic}[${partition}]: ${answer.error.message}`)
+      // Without an error and without an offset: the broker of that partition did not answer in time (seen: -1001, taken for the end of a log).
+      if (answer.offset < 0)
+        throw new BrokerError('admin', NOT_KNOWN_YET, `no offset of ${topic}[${partition}] yet (${answer.offset})`, { isRetriable: true })
       return answer.offset
     })
   }
