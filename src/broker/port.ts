@@ -161,6 +161,10 @@ export interface BrokerAdmin {
   describeTopics(names: readonly string[]): Promise<readonly TopicDescription[]>
   /** Rejects with code TOPIC_ALREADY_EXISTS (36) when it exists. */
   createTopic(topic: TopicToCreate): Promise<void>
+  /** Raises the partition count of a topic to `total`. Rejects with code INVALID_PARTITIONS (37) when it has that many, or more. */
+  createPartitions(topic: string, total: number): Promise<void>
+  /** Changes these settings of a topic and leaves its others as they are. */
+  changeTopicConfig(name: string, config: Readonly<Record<string, string>>): Promise<void>
   /** Effective settings of topics, by topic name. */
   topicConfigs(names: readonly string[]): Promise<ReadonlyMap<string, ReadonlyMap<string, string>>>
   /** Effective settings of one broker. */

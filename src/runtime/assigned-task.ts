@@ -12,6 +12,7 @@ import { partitionName, type TopicPartition } from '../common/topic-partition.ts
 import type { StateStore, TaskState } from '../state/store.ts'
 import type { Task, TaskCounters } from '../task/task.ts'
 import type { SubTopology } from '../topology/nodes.ts'
+import type { TaskAssignment } from './task-layout.ts'
 
 export type TaskPhase = 'preparing' | 'restoring' | 'running' | 'closed'
 
@@ -46,8 +47,10 @@ export class AssignedTask {
   readonly number: number
   readonly subTopology: SubTopology
   readonly partition: number
-  /** `<sub-topology>_<partition>`, as Kafka Streams names it; also the folder of its state. */
+  /** As the layout has it; also the folder of its state. */
   readonly name: string
+  /** Its partitions were added after the application began (task-layout). */
+  readonly isAdded: boolean
   readonly inputs: readonly InputPartition[]
   /** What is assigned in the client for this task: its partition of the task topic and its inputs. */
   readonly assigned: readonly TopicPartition[]
@@ -55,11 +58,19 @@ export class AssignedTask {
   task: Task | undefined
   #phase: TaskPhase = 'preparing'
 
-  constructor(number: number, tasksTopic: string, subTopology: SubTopology, partition: number, inputs: readonly string[]) {
+  constructor(
+    number: number,
+    tasksTopic: string,
+    subTopology: SubTopology,
+    partition: number,
+    inputs: readonly string[],
+    { name, extension }: Pick<TaskAssignment, 'name' | 'extension'> = { name: `${subTopology.id}_${partition}`, extension: 0 },
+  ) {
     this.number = number
     this.subTopology = subTopology
     this.partition = partition
-    this.name = `${subTopology.id}_${partition}`
+    this.name = name
+    this.isAdded = extension > 0
     this.inputs = inputs.map((topic) => ({
       topic,
       partition,

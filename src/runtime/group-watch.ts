@@ -20,8 +20,8 @@ export interface GroupWatchOptions {
   readonly groupId: string
   readonly instanceId: string
   readonly tasksTopic: string
-  /** Number of tasks of the application. */
-  readonly tasks: number
+  /** Number of tasks that should have an owner. */
+  readonly tasks: () => number
   readonly intervalMs: number
   readonly clock: Clock
   readonly logger: Logger
@@ -74,7 +74,7 @@ export class GroupWatch {
   /** True when the next look should come soon. */
   #judge(group: GroupDescription): boolean {
     if (!group.stable) return true
-    const orphans = orphanTasks(group, this.#options.tasksTopic, this.#options.tasks)
+    const orphans = orphanTasks(group, this.#options.tasksTopic, this.#options.tasks())
     const suspects = orphans.join()
     const confirmed = suspects !== '' && suspects === this.#suspects
     this.#suspects = suspects

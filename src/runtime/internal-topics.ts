@@ -3,58 +3,50 @@
  * missing, checked where they are there.
  */
 import type { BrokerAdmin, TopicToCreate } from '../broker/port.ts'
+import type { Logger } from '../common/ports.ts'
 import { ConfigError } from '../errors/errors.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { CHANGELOG_TOPIC_CONFIG, changelogTopic, TASKS_TOPIC_CONFIG, tasksTopic } from '../topology/internal-topics.ts'
 import type { TopologyPlan } from '../topology/nodes.ts'
 import { untilAnswered, type RetryOptions } from './retry.ts'
 import { missingTopics } from './sink-limits.ts'
+import type { PartitionCounts, TaskLayout } from './task-layout.ts'
 
 const TOPIC_ALREADY_EXISTS = 36
+/** The topic has that many partitions, or more. */
+const INVALID_PARTITIONS = 37
 /** librdkafka's "no such entry": retriable. */
 const NOT_KNOWN_YET = -156
 
-export interface TaskAssignment {
-  readonly subTopology: number
-  readonly partition: number
-  /** Input topics that have this partition: all of them, unless a stateless sub-topology reads topics of different sizes. */
-  readonly inputs: readonly string[]
-}
-
-/** Tasks in their numbering: sub-topology by sub-topology, partition by partition. */
-export interface TaskLayout {
-  readonly tasks: readonly TaskAssignment[]
-  /** Partitions per sub-topology. */
-  readonly partitions: readonly number[]
-}
-
-/** Reads the input topics and lays out the tasks. */
-export async function layOutTasks(admin: BrokerAdmin, plan: TopologyPlan): Promise<TaskLayout> {
+/** Partition counts of all inputs; one that does not exist is refused by name. */
+export async function inputPartitions(admin: BrokerAdmin, plan: TopologyPlan): Promise<PartitionCounts> {
   const inputs = [...new Set(plan.subTopologies.flatMap((sub) => sub.inputs))]
-  const described = new Map((await admin.describeTopics(inputs)).map((topic) => [topic.name, topic]))
-  const missing = inputs.filter((name) => !described.has(name))
+  const described = await admin.describeTopics(inputs)
+  const counts = new Map(described.map(({ name, partitions }) => [name, partitions]))
+  const missing = inputs.filter((name) => !counts.has(name))
   if (missing.length > 0) throw missingTopics(missing, 'read')
-  const tasks: TaskAssignment[] = []
-  const partitions: number[] = []
+  return counts
+}
+
+/** Before the first tasks are laid out: the inputs of a stateful part must be of one size. */
+export function refuseUnequalInputs(plan: TopologyPlan, counts: PartitionCounts): void {
   for (const sub of plan.subTopologies) {
-    const counts = sub.inputs.map((name) => described.get(name)?.partitions ?? 0)
-    const count = Math.max(...counts)
-    if (sub.stores.length > 0 && counts.some((other) => other !== count)) {
-      throw new ConfigError(
-        `inputs of one stateful sub-topology have different partition counts: ${sub.inputs.map((name, index) => `${name} has ${counts[index]}`).join(', ')}`,
-        { code: 'inputs-not-co-partitioned', remedy: 'Give them the same number of partitions: equal keys must meet in one task.' },
-      )
-    }
-    partitions.push(count)
-    for (let partition = 0; partition < count; partition++) {
-      tasks.push({ subTopology: sub.id, partition, inputs: sub.inputs.filter((_, index) => partition < (counts[index] ?? 0)) })
-    }
+    const ofInputs = sub.inputs.map((name) => counts.get(name) ?? 0)
+    if (sub.stores.length === 0 || ofInputs.every((count) => count === ofInputs[0])) continue
+    throw new ConfigError(
+      `inputs of one stateful sub-topology have different partition counts: ${sub.inputs.map((name, index) => `${name} has ${ofInputs[index]}`).join(', ')}`,
+      { code: 'inputs-not-co-partitioned', remedy: 'Give them the same number of partitions: equal keys must meet in one task.' },
+    )
   }
-  return { tasks, partitions }
+}
+
+/** A topic of ours. `grows`: its partition count follows the task table, and is judged with it. */
+export interface InternalTopic extends TopicToCreate {
+  readonly grows?: true
 }
 
 export interface InternalTopics {
-  readonly tasks: TopicToCreate
+  readonly tasks: InternalTopic
   readonly changelogs: readonly (TopicToCreate & { readonly subTopology: number })[]
 }
 
@@ -68,7 +60,13 @@ export function internalTopics(plan: TopologyPlan, applicationId: string, layout
       config: CHANGELOG_TOPIC_CONFIG,
     })),
   )
-  const tasks = { name: tasksTopic(applicationId), partitions: layout.tasks.length, replicationFactor, config: TASKS_TOPIC_CONFIG }
+  const tasks: InternalTopic = {
+    name: tasksTopic(applicationId),
+    partitions: layout.tasks.length,
+    replicationFactor,
+    config: TASKS_TOPIC_CONFIG,
+    grows: true,
+  }
   const internal = new Set([tasks.name, ...changelogs.map(({ name }) => name)])
   const clash = [...plan.subTopologies.flatMap(({ inputs }) => inputs), ...plan.sinks].find((name) => internal.has(name))
   if (clash !== undefined) {
@@ -91,24 +89,34 @@ export async function refuseLostChangelogs(
   admin: BrokerAdmin,
   changelogs: InternalTopics['changelogs'],
   progress: ReadonlySet<string>,
+  { policy, logger }: { readonly policy: 'fail' | 'recreate'; readonly logger: Logger },
 ): Promise<void> {
   const present = new Set((await admin.describeTopics(changelogs.map(({ name }) => name))).map(({ name }) => name))
   const lost = changelogs.filter(
     ({ name, subTopology }) => !present.has(name) && [...progress].some((task) => task.startsWith(`${subTopology}_`)),
   )
   if (lost.length === 0) return
+  const names = lost.map(({ name }) => name)
+  if (policy === 'recreate') {
+    logger.error(
+      { topics: names },
+      "a changelog is gone although its tasks have committed: it is created empty, and what its store remembered is forgotten (option changelogMissing is 'recreate')",
+    )
+    return
+  }
   throw new ConfigError(`changelog ${lost.map(({ name }) => name).join(', ')} does not exist, but its tasks have committed offsets`, {
     code: 'changelog-missing',
     remedy:
-      'It was deleted: what its store remembered is gone. Restore the topic, or start under another applicationId, which begins anew; creating it empty would let every id pass again.',
+      "It was deleted: what its store remembered is gone. Restore the topic, or start under another applicationId, which begins anew. To go on with an empty store, which lets every id pass again, set changelogMissing to 'recreate'.",
   })
 }
 
 /** Creates what is missing, checks what is there. Returns the names of those it created. */
 export async function ensureInternalTopics(
   admin: BrokerAdmin,
-  wanted: readonly TopicToCreate[],
+  wanted: readonly InternalTopic[],
   retry: Omit<RetryOptions, 'what'>,
+  changed: 'fail' | 'repair' = 'fail',
 ): Promise<readonly string[]> {
   const names = wanted.map(({ name }) => name)
   let present = new Map((await admin.describeTopics(names)).map((topic) => [topic.name, topic]))
@@ -135,23 +143,43 @@ export async function ensureInternalTopics(
     { ...retry, what: 'metadata of internal topics' },
   )
   const configs = await admin.topicConfigs(names.filter((name) => present.has(name)))
-  const differences = wanted.flatMap((topic) => {
+  const differences: string[] = []
+  for (const topic of wanted) {
     const found = present.get(topic.name)
-    if (found === undefined) return []
-    const lines: string[] = []
-    if (found.partitions !== topic.partitions) lines.push(`${topic.name}: ${found.partitions} partitions, expected ${topic.partitions}`)
+    if (found === undefined) continue
+    if (found.partitions !== topic.partitions && topic.grows !== true)
+      differences.push(partitionsDiffer(topic.name, found.partitions, topic.partitions))
     const policy = configs.get(topic.name)?.get('cleanup.policy')
-    if (policy !== undefined && policy !== topic.config['cleanup.policy']) {
-      lines.push(`${topic.name}: cleanup.policy=${policy}, expected ${topic.config['cleanup.policy']}`)
+    const expected = topic.config['cleanup.policy']
+    if (policy === undefined || expected === undefined || policy === expected) continue
+    const difference = `${topic.name}: cleanup.policy=${policy}, expected ${expected}`
+    if (changed === 'fail') differences.push(difference)
+    else {
+      await admin.changeTopicConfig(topic.name, { 'cleanup.policy': expected })
+      retry.logger.warn({ topic: topic.name }, `${difference}: set back (option changelogSettings is 'repair')`)
     }
-    return lines
-  })
-  if (differences.length > 0) {
-    throw new ConfigError(`internal topics differ from what this topology needs:\n  ${differences.join('\n  ')}`, {
-      code: 'internal-topic-differs',
-      remedy:
-        'An input topic got other partitions, or a topic was made or altered by hand. Put it back, or start under another applicationId, which begins anew.',
-    })
   }
+  if (differences.length > 0) throw internalTopicsDiffer(differences)
   return created
+}
+
+export function partitionsDiffer(topic: string, found: number, expected: number): string {
+  return `${topic}: ${found} partitions, expected ${expected}`
+}
+
+export function internalTopicsDiffer(differences: readonly string[]): ConfigError {
+  return new ConfigError(`internal topics differ from what this topology needs:\n  ${differences.join('\n  ')}`, {
+    code: 'internal-topic-differs',
+    remedy:
+      "A topic was made or altered by hand. Put it back (a cleanup policy is set back by changelogSettings: 'repair'), or start under another applicationId, which begins anew.",
+  })
+}
+
+/** Gives the task topic a partition for each task. Somebody else may do it at the same time, or have done it. */
+export async function growTaskTopic(admin: BrokerAdmin, topic: string, total: number): Promise<void> {
+  try {
+    await admin.createPartitions(topic, total)
+  } catch (error) {
+    if (!(error instanceof BrokerError && error.code === INVALID_PARTITIONS)) throw error
+  }
 }

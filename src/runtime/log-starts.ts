@@ -13,7 +13,8 @@ import { partitionName, type TopicPartition } from '../common/topic-partition.ts
 
 export interface LogStartsOptions {
   readonly admin: Pick<BrokerAdmin, 'offsets'>
-  readonly partitions: readonly TopicPartition[]
+  /** Asked at every look: partitions may be added. */
+  readonly partitions: () => readonly TopicPartition[]
   readonly intervalMs: number
   readonly clock: Clock
   readonly logger: Logger
@@ -33,8 +34,8 @@ export class LogStarts {
     return this.#starts.get(partitionName(topic, partition)) ?? 0
   }
 
-  async look(): Promise<void> {
-    const { admin, partitions, clock } = this.#options
+  async look(partitions = this.#options.partitions()): Promise<void> {
+    const { admin, clock } = this.#options
     this.#lookedAt = clock.monotonic()
     for (const { topic, partition, logStart } of await admin.offsets(partitions))
       this.#starts.set(partitionName(topic, partition), logStart)

@@ -8,9 +8,9 @@ import { ConfigError } from '../errors/errors.ts'
 
 /**
  * `checkpoint-before-log-start`: found when the task was opened. `head-deleted`: records were deleted in front of a restore under way.
- * `tombstones-too-old`: more time lies between two looks at the changelog than it keeps tombstones. `damaged`: the file, proven.
+ * `tombstones-too-old`: more time lies between two looks at the changelog than it keeps tombstones. `changelog-recreated`: by the policy `changelogMissing`. `damaged`: the file, proven.
  */
-export type RebuildReason = 'checkpoint-before-log-start' | 'head-deleted' | 'tombstones-too-old' | 'damaged'
+export type RebuildReason = 'checkpoint-before-log-start' | 'head-deleted' | 'tombstones-too-old' | 'changelog-recreated' | 'damaged'
 
 /** What only grows, since the start of the worker. */
 export interface RestoreCounts {
@@ -31,6 +31,7 @@ export class RestoreCounters implements RestoreCounts {
     'checkpoint-before-log-start': 0,
     'head-deleted': 0,
     'tombstones-too-old': 0,
+    'changelog-recreated': 0,
     damaged: 0,
   }
 

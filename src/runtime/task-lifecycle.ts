@@ -15,12 +15,11 @@ import type { TopicPartition, TopicPartitionOffset } from '../common/topic-parti
 import { failpoint } from '../common/failpoints.ts'
 import { invariant } from '../common/invariant.ts'
 import { BrokerError, GIVEN_UP } from '../errors/broker-error.ts'
-import { asError, ConfigError, FatalError, type CorruptedStoreError } from '../errors/errors.ts'
+import { asError, FatalError, type CorruptedStoreError } from '../errors/errors.ts'
 import { Task } from '../task/task.ts'
 import { AssignedTask } from './assigned-task.ts'
 import type { CommitCycle } from './commit-cycle.ts'
 import type { InputReader } from './input-reader.ts'
-import type { TaskLayout } from './internal-topics.ts'
 import type { LogStarts } from './log-starts.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
 import type { RecordAttempts } from './record-attempts.ts'
@@ -28,6 +27,7 @@ import type { RecordOutbox } from './record-outbox.ts'
 import type { Restorer } from './restore.ts'
 import { prepareTasks, type PreparedTask } from './task-preparation.ts'
 import { flushState } from './state-flush.ts'
+import type { TaskLayouts } from './task-layout.ts'
 import type { WorkerOptions } from './worker-options.ts'
 
 type Event =
@@ -39,7 +39,7 @@ type Event =
 export interface TaskLifecycleOptions {
   readonly worker: WorkerOptions
   readonly tasks: OwnedTasks
-  readonly layout: TaskLayout
+  readonly layouts: TaskLayouts
   readonly tasksTopic: string
   readonly logStarts: LogStarts
   readonly consumer: GroupConsumer
@@ -57,6 +57,8 @@ export class TaskLifecycle implements RebalanceListener {
   readonly #rebuilt = new Set<string>()
   #everAssigned = false
   #rebalances = 0
+  /** Ours, but not in the layout: another worker extended it (input-growth). They are assigned and stay paused. */
+  readonly #unknown = new Set<number>()
   /** What tasks wait for before their restore, by task name: an open transaction that holds their offsets, named. */
   readonly waiting = new Map<string, string>()
 
@@ -73,6 +75,11 @@ export class TaskLifecycle implements RebalanceListener {
     return this.#rebalances
   }
 
+  /** Task numbers that were assigned before this worker knew what they stand for. Known by now or not, they need another callback. */
+  get unknownTasks(): readonly number[] {
+    return this.#unknown.size === 0 ? [] : [...this.#unknown]
+  }
+
   /** True from the first assignment on, an empty one included. */
   get everAssigned(): boolean {
     return this.#everAssigned
@@ -81,31 +88,36 @@ export class TaskLifecycle implements RebalanceListener {
   // --- callbacks: they only enqueue (L1) -----------------------------------------------------------------------------
 
   assigned(partitions: readonly TopicPartition[]): readonly TopicPartitionOffset[] {
-    const { worker, layout, tasksTopic, tasks, logStarts } = this.#options
+    const { worker, layouts, tasksTopic, tasks, logStarts } = this.#options
     failpoint('assign:before')
     this.#rebalances++
     const added: AssignedTask[] = []
+    const unknown: TopicPartition[] = []
     for (const { partition: number } of partitions) {
-      const entry = layout.tasks[number]
+      const entry = layouts.task(number)
       const subTopology = worker.plan.subTopologies.find(({ id }) => id === entry?.subTopology)
       if (entry === undefined || subTopology === undefined) {
-        this.#events.push({ kind: 'failed', error: unknownTask(number, tasksTopic, layout.tasks.length) })
+        this.#unknown.add(number)
+        unknown.push({ topic: tasksTopic, partition: number })
         continue
       }
-      const task = new AssignedTask(number, tasksTopic, subTopology, entry.partition, entry.inputs)
+      const task = new AssignedTask(number, tasksTopic, subTopology, entry.partition, entry.inputs, entry)
       tasks.add(task)
       added.push(task)
     }
     this.#events.push({ kind: 'assigned', tasks: added })
-    return added.flatMap(({ assigned }) =>
-      assigned.map(({ topic, partition }) => ({ topic, partition, offset: logStarts.of(topic, partition) })),
-    )
+    return [...added.flatMap(({ assigned }) => assigned), ...unknown].map(({ topic, partition }) => ({
+      topic,
+      partition,
+      offset: logStarts.of(topic, partition),
+    }))
   }
 
   revoked(partitions: readonly TopicPartition[], lost: boolean): Promise<readonly TopicPartition[]> {
     this.#rebalances++
     const tasks = partitions.flatMap(({ partition }) => this.#options.tasks.get(partition) ?? [])
-    const all = tasks.flatMap(({ assigned }) => assigned)
+    const unknown = partitions.filter(({ partition }) => this.#unknown.delete(partition))
+    const all = [...tasks.flatMap(({ assigned }) => assigned), ...unknown]
     if (this.#ended || tasks.length === 0) return Promise.resolve(all)
     return new Promise((resolve) => {
       const answer = () => {
@@ -266,13 +278,6 @@ export class TaskLifecycle implements RebalanceListener {
       if (event.kind === 'prepared') event.prepared.state.close()
     }
   }
-}
-
-function unknownTask(number: number, tasksTopic: string, tasks: number): ConfigError {
-  return new ConfigError(`task ${number} of ${tasksTopic} is not in this worker's task table (${tasks} tasks)`, {
-    code: 'unknown-task',
-    remedy: 'The task topic has grown: restart this worker, so that it reads the new table.',
-  })
 }
 
 /** Tells each store the time up to which its task has committed, so that a restore need not bring back what has expired since. */

@@ -217,6 +217,11 @@ async function deleteRetention(topics: readonly string[], { broker, logger }: Wo
   }
 }
 
+const RECREATED = {
+  reason: 'changelog-recreated',
+  why: "its changelog is shorter than the file and counts as re-created (option changelogMissing is 'recreate'): what only the file knew is forgotten",
+} as const
+
 function restoresOf(
   task: AssignedTask,
   state: TaskState,
@@ -237,9 +242,10 @@ function restoresOf(
     let readAt = checkpoint === undefined ? now : (state.checkpointTime(store.name) ?? 0)
     let rebuild: RebuildReason | undefined
     if (checkpoint !== undefined) {
-      if (checkpoint > target)
+      const isShrunk = checkpoint > target
+      if (isShrunk && settings.changelogMissing !== 'recreate')
         throw changelogShrunk(`the state of task ${task.describe()} is complete`, topic, partition, checkpoint, target)
-      const found = whyRebuild(checkpoint, readAt, logStart, target, deleteRetentionMs, now)
+      const found = isShrunk ? RECREATED : whyRebuild(checkpoint, readAt, logStart, target, deleteRetentionMs, now)
       if (found !== undefined) {
         rebuild = found.reason
         logger.warn(
@@ -317,7 +323,8 @@ function offsetsOf(task: AssignedTask, committed: Committed, bounds: ReadonlyMap
         topic,
         {
           committed: found?.offset,
-          start: (latest.has(topic) ? bound?.highWatermark : bound?.logStart) ?? 0,
+          // Partitions that were added while the application existed are read from their beginning: what came before they were noticed is new, too.
+          start: (latest.has(topic) && !task.isAdded ? bound?.highWatermark : bound?.logStart) ?? 0,
           streamTime: metadata?.streamTime ?? -1,
           committedAt: metadata?.committedAt ?? 0,
         },

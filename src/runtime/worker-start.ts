@@ -10,7 +10,8 @@ import { CommitCycle } from './commit-cycle.ts'
 import { GroupWatch } from './group-watch.ts'
 import { InputReader } from './input-reader.ts'
 import { checkBrokerLimits } from './broker-limits.ts'
-import { ensureInternalTopics, internalTopics, layOutTasks, refuseLostChangelogs } from './internal-topics.ts'
+import { InputGrowth } from './input-growth.ts'
+import { ensureInternalTopics, inputPartitions, refuseLostChangelogs } from './internal-topics.ts'
 import { LogStarts } from './log-starts.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
 import { PositionCheck } from './position-check.ts'
@@ -21,8 +22,9 @@ import type { Restorer } from './restore.ts'
 import { untilAnswered } from './retry.ts'
 import { producerSizes, readSinkLimits, SinkCheck } from './sink-limits.ts'
 import { SlotOwnership } from './slot-ownership.ts'
+import { agreeOnTasks } from './task-agreement.ts'
+import { TaskLayouts } from './task-layout.ts'
 import { TaskLifecycle } from './task-lifecycle.ts'
-import { agreeOnTaskTable, readTaskRecords, taskTable } from './task-table.ts'
 import { transactionBudgets } from './transaction-budgets.ts'
 import { TransactionMachine } from './transaction.ts'
 import type { WorkerMetrics } from './worker-metrics.ts'
@@ -34,6 +36,8 @@ const TASK_TABLE_TIMEOUT_MS = 30_000
 export interface WorkerParts {
   readonly consumer: GroupConsumer
   readonly watch: GroupWatch
+  readonly growth: InputGrowth
+  readonly layouts: TaskLayouts
   readonly logStarts: LogStarts
   readonly slot: SlotOwnership
   readonly reader: InputReader
@@ -62,27 +66,27 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
   const { worker, slotName, tasksTopic, tasks, metrics, restorer, ring, attempts } = options
   const { broker, plan, settings, clock, random, timers, logger, listener } = worker
   const keepAliveMs = await checkedKeepAlive(broker.admin, worker)
-  const layout = await layOutTasks(broker.admin, plan)
+  await inputPartitions(broker.admin, plan)
   // From here on a broker has answered: a failure that passes (a leader moves, a connection breaks) is waited out.
   const retry = { random, clock, timers, logger, timeoutMs: TASK_TABLE_TIMEOUT_MS }
   const answered = <T>(what: string, ask: () => Promise<T>): Promise<T> => untilAnswered(ask, { ...retry, what })
   const sinks = await answered('limits of the output topics', () => readSinkLimits(broker.admin, plan.sinks))
   const sinkCheck = new SinkCheck(sinks, clock)
   const outbox = new RecordOutbox(sinkCheck, settings.recordMaxOutputBytes)
-  const { tasks: tasksToCreate, changelogs } = internalTopics(plan, settings.applicationId, layout, settings.replicationFactor)
-  await answered('the task topic', () => ensureInternalTopics(broker.admin, [tasksToCreate], retry))
-  const recorded = await answered('the task table', () => readTaskRecords(broker, tasksTopic, retry))
-  await answered('the task table', () => agreeOnTaskTable(broker, tasksTopic, taskTable(plan, layout), recorded, retry))
-  await answered('changelogs', () => refuseLostChangelogs(broker.admin, changelogs, recorded.progress))
-  await answered('changelogs', () => ensureInternalTopics(broker.admin, changelogs, retry))
+  const agreement = { ...retry, broker, plan, applicationId: settings.applicationId }
+  const { replicationFactor } = settings
+  const agreed = await answered('the tasks', () => agreeOnTasks({ ...agreement, instanceId: slotName, replicationFactor }))
+  const { changelogs } = agreed
+  const layouts = new TaskLayouts(agreed.layout, agreed.taskPartitions)
+  await answered('changelogs', () =>
+    refuseLostChangelogs(broker.admin, changelogs, agreed.progress, { policy: settings.changelogMissing, logger }),
+  )
+  await answered('changelogs', () => ensureInternalTopics(broker.admin, changelogs, retry, settings.changelogSettings))
   const own = [tasksTopic, ...changelogs.map(({ name }) => name)]
   const written = [...sinks.values(), ...(await answered('limits of internal topics', () => readSinkLimits(broker.admin, own))).values()]
   const logStarts = new LogStarts({
     admin: broker.admin,
-    partitions: layout.tasks.flatMap(({ inputs, partition }, number) => [
-      { topic: tasksTopic, partition: number },
-      ...inputs.map((topic) => ({ topic, partition })),
-    ]),
+    partitions: () => layouts.partitions(tasksTopic),
     intervalMs: settings.metadataPollMs,
     clock,
     logger,
@@ -121,7 +125,7 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
   const lifecycle = new TaskLifecycle({
     worker,
     tasks,
-    layout,
+    layouts,
     tasksTopic,
     logStarts,
     consumer,
@@ -152,17 +156,23 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
       lifecycle.restart(restarted, reason)
     },
   })
+  const growth = new InputGrowth({
+    ...agreement,
+    layouts,
+    intervalMs: settings.metadataPollMs,
+    prepare: (partitions) => logStarts.look(partitions),
+  })
   const watch = new GroupWatch({
     admin: broker.admin,
     groupId: settings.applicationId,
     instanceId: slotName,
     tasksTopic,
-    tasks: layout.tasks.length,
+    tasks: () => growth.ownedTasks,
     intervalMs: settings.metadataPollMs,
     clock,
     logger,
   })
-  return { consumer, watch, logStarts, slot, reader, cycle, lifecycle, sinkCheck, attempts, keepAliveMs }
+  return { consumer, watch, growth, layouts, logStarts, slot, reader, cycle, lifecycle, sinkCheck, attempts, keepAliveMs }
 }
 
 /** The broker's own limits, against our settings. Who may not read broker settings goes without. Returns how old an offset may become. */

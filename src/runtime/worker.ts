@@ -174,7 +174,8 @@ export class Worker {
       await lifecycle.handleEvents()
       slot.check()
       await cycle.recover()
-      this.#rejoinForOrphans(parts)
+      this.#followGrowth(parts)
+      this.#rejoinWhenNeeded(parts)
       parts.logStarts.lookWhenDue()
       if (this.#restorer.active) await lifecycle.restoreStep(this.#tasks.anyRunning ? OPEN_POLL_MS : IDLE_POLL_MS)
       this.#updateState(lifecycle)
@@ -272,20 +273,33 @@ export class Worker {
     return true
   }
 
-  /** Leaves and joins again, as the member that owns the fewest tasks, so that tasks without an owner get one. */
-  #rejoinForOrphans({ consumer, watch, lifecycle }: WorkerParts): void {
+  /** Partitions that were added to the inputs: the group assigns their tasks, mostly when every worker knows them already. */
+  #followGrowth({ growth, lifecycle }: WorkerParts): void {
+    if (lifecycle.unknownTasks.length > 0) growth.readAgain(lifecycle.unknownTasks)
+    growth.look()
+  }
+
+  /**
+   * Leaves and joins again: as the member that owns the fewest tasks, so that tasks without an owner get one; or as one that was assigned a task before
+   * it knew what that is, so that the callback comes once more.
+   */
+  #rejoinWhenNeeded({ consumer, watch, lifecycle, layouts }: WorkerParts): void {
+    const unknown = lifecycle.unknownTasks
     if (this.#rejoining) {
-      if (this.#tasks.size > 0 || lifecycle.hasEvents) return
+      if (this.#tasks.size > 0 || unknown.length > 0 || lifecycle.hasEvents) return
       this.#rejoining = false
       consumer.subscribe(this.#tasksTopic, lifecycle)
       return
     }
     const orphans = watch.look(lifecycle.rebalances)
-    if (orphans === undefined) return
-    this.#options.logger.warn(
-      { tasks: orphans },
-      `${orphans.length} tasks have no owner since an interrupted rebalance: joining the group anew`,
-    )
+    if (unknown.length > 0 && unknown.every((number) => layouts.task(number) !== undefined)) {
+      this.#options.logger.info({ tasks: unknown }, 'tasks were assigned before this worker knew of them: joining the group anew')
+    } else if (orphans !== undefined) {
+      this.#options.logger.warn(
+        { tasks: orphans },
+        `${orphans.length} tasks have no owner since an interrupted rebalance: joining the group anew`,
+      )
+    } else return
     this.#rejoining = true
     consumer.unsubscribe()
   }

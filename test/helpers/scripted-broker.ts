@@ -221,6 +221,16 @@ export class ScriptedAdmin implements BrokerAdmin {
     this.created.push(topic)
     this.topics.set(topic.name, { partitions: topic.partitions, config: topic.config })
   }
+  async createPartitions(name: string, total: number): Promise<void> {
+    const topic = this.topics.get(name)
+    if (topic === undefined) throw refusal('admin', 3)
+    if (topic.partitions >= total) throw refusal('admin', 37)
+    this.topics.set(name, { ...topic, partitions: total })
+  }
+  async changeTopicConfig(name: string, config: Readonly<Record<string, string>>): Promise<void> {
+    const topic = this.topics.get(name)
+    if (topic !== undefined) this.topics.set(name, { ...topic, config: { ...topic.config, ...config } })
+  }
   async topicConfigs(names: readonly string[]): Promise<ReadonlyMap<string, ReadonlyMap<string, string>>> {
     return new Map(names.map((name) => [name, new Map(Object.entries(this.topics.get(name)?.config ?? {}))]))
   }

@@ -61,7 +61,7 @@ describe('the watch', () => {
       groupId: 'app',
       instanceId,
       tasksTopic: TOPIC,
-      tasks: 4,
+      tasks: () => 4,
       intervalMs: 30_000,
       clock,
       logger: silentLogger,

@@ -15,6 +15,7 @@ import { Restorer } from '../../src/runtime/restore.ts'
 import { SinkCheck } from '../../src/runtime/sink-limits.ts'
 import { SlotOwnership } from '../../src/runtime/slot-ownership.ts'
 import { TaskLifecycle } from '../../src/runtime/task-lifecycle.ts'
+import { TaskLayouts } from '../../src/runtime/task-layout.ts'
 import { PROGRESS, progressKey } from '../../src/runtime/task-table.ts'
 import { TransactionMachine } from '../../src/runtime/transaction.ts'
 import { WorkerMetrics } from '../../src/runtime/worker-metrics.ts'
@@ -119,12 +120,16 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     progressTopic: TASKS_TOPIC,
     restart: (restarted, reason) => lifecycle.restart(restarted, reason),
   })
+  const layouts = new TaskLayouts(
+    { tasks: [{ name: '0_0', subTopology: 0, partition: 0, inputs: ['in'], extension: 0 }], partitions: [1] },
+    1,
+  )
   const lifecycle: TaskLifecycle = new TaskLifecycle({
     worker,
     tasks,
-    layout: { tasks: [{ subTopology: 0, partition: 0, inputs: ['in'] }], partitions: [1] },
+    layouts,
     tasksTopic: TASKS_TOPIC,
-    logStarts: new LogStarts({ admin: broker.admin, partitions: [], intervalMs: 30_000, clock, logger: silentLogger }),
+    logStarts: new LogStarts({ admin: broker.admin, partitions: () => [], intervalMs: 30_000, clock, logger: silentLogger }),
     consumer,
     outbox,
     reader,
@@ -132,7 +137,7 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     attempts,
     restorer,
   })
-  return { broker, lifecycle, tasks, backend, disk, clock, events, worker, cycle, ring }
+  return { broker, lifecycle, layouts, tasks, backend, disk, clock, events, worker, cycle, ring }
 }
 const mine = [{ topic: TASKS_TOPIC, partition: 0 }]
 const CHANGELOG = 'app-dedupe-changelog'
@@ -258,13 +263,21 @@ describe('a task whose preparation waits', () => {
     await expect(lifecycle.handleEvents()).rejects.toThrow('no such thing')
   })
 
-  test('a task number that the table does not have is an error with the way out', async () => {
-    const { lifecycle } = lifecycleOn()
-    lifecycle.assigned([{ topic: TASKS_TOPIC, partition: 7 }])
-    await expect(lifecycle.handleEvents()).rejects.toMatchObject({
-      code: 'unknown-task',
-      message: expect.stringContaining('task 7 of app-tasks'),
-    })
+  test('a task that another worker added is assigned, stays unread, and is given back with the next revoke', async () => {
+    const { lifecycle, layouts } = lifecycleOn()
+    expect(lifecycle.assigned([{ topic: TASKS_TOPIC, partition: 1 }])).toEqual([{ topic: TASKS_TOPIC, partition: 1, offset: 0 }])
+    await lifecycle.handleEvents()
+    expect(lifecycle.unknownTasks).toEqual([1])
+    // Knowing it now does not help: inputs can be assigned in the callback only.
+    const added = { name: '0_1', subTopology: 0, partition: 1, inputs: ['in'], extension: 1 }
+    layouts.adopt({ tasks: [...layouts.layout.tasks, added], partitions: [2] }, 2)
+    expect(lifecycle.unknownTasks).toEqual([1])
+    expect(await lifecycle.revoked([{ topic: TASKS_TOPIC, partition: 1 }], false)).toEqual([{ topic: TASKS_TOPIC, partition: 1 }])
+    expect(lifecycle.unknownTasks).toEqual([])
+    expect(lifecycle.assigned([{ topic: TASKS_TOPIC, partition: 1 }]).map(({ topic, partition }) => [topic, partition])).toEqual([
+      [TASKS_TOPIC, 1],
+      ['in', 1],
+    ])
   })
 })
 

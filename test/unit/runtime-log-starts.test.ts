@@ -14,7 +14,7 @@ function logs() {
         return Promise.resolve(partitions.map((partition) => ({ ...partition, logStart: answer.logStart, highWatermark: 100 })))
       },
     },
-    partitions: [{ topic: 'in', partition: 3 }],
+    partitions: () => [{ topic: 'in', partition: 3 }],
     intervalMs: 1_000,
     clock,
     logger: silentLogger,

@@ -2,13 +2,17 @@
 import { describe, expect, test } from 'vitest'
 import { silentLogger } from '../../src/common/ports.ts'
 import { ConfigError } from '../../src/errors/errors.ts'
-import { ensureInternalTopics, internalTopics, layOutTasks, refuseLostChangelogs } from '../../src/runtime/internal-topics.ts'
-import { agreeOnTaskTable, differences, PROGRESS, progressKey, readTaskRecords, taskTable } from '../../src/runtime/task-table.ts'
+import { ensureInternalTopics, internalTopics, refuseLostChangelogs } from '../../src/runtime/internal-topics.ts'
+import { agreeOnTasks, differences } from '../../src/runtime/task-agreement.ts'
+import { layoutOf, tableOf, type TaskTable } from '../../src/runtime/task-layout.ts'
+import { PROGRESS, progressKey, readTaskRecords } from '../../src/runtime/task-table.ts'
 import { string } from '../../src/serde/index.ts'
 import { topic, topology, type Sources } from '../../src/topology/index.ts'
+import type { TopologyPlan } from '../../src/topology/nodes.ts'
 import { compileTopology } from '../../src/topology/plan.ts'
 import { countingRandom, InstantTimers, ManualClock } from '../helpers/manual-time.ts'
 import { record, refusal, ScriptedAdmin, ScriptedBroker } from '../helpers/scripted-broker.ts'
+import { taskTopicOn } from '../helpers/task-topic.ts'
 import { jsonOf } from '../helpers/codecs.ts'
 
 const topicOf = (name: string) => topic(name, { key: string(), value: jsonOf<unknown>() })
@@ -30,39 +34,48 @@ const retry = () => {
   return { clock, timers: new InstantTimers(clock), logger: silentLogger, timeoutMs: 10_000 }
 }
 
+const layOut = (plan: TopologyPlan, counts: Readonly<Record<string, number>>) =>
+  layoutOf(tableOf(plan, new Map(Object.entries(counts))), [])
+const start = (broker: ScriptedBroker, plan: TopologyPlan) =>
+  agreeOnTasks({ ...retry(), random: countingRandom(), broker, plan, applicationId: 'app', instanceId: 'app-a-0', replicationFactor: 1 })
+
 describe('tasks', () => {
-  test('are numbered sub-topology by sub-topology, partition by partition', async () => {
-    const layout = await layOutTasks(adminWith({ a: 2, b: 3 }), two)
-    expect(layout).toEqual({
+  test('are numbered sub-topology by sub-topology, partition by partition', () => {
+    expect(layOut(two, { a: 2, b: 3 })).toEqual({
       partitions: [2, 3],
       tasks: [
-        { subTopology: 0, partition: 0, inputs: ['a'] },
-        { subTopology: 0, partition: 1, inputs: ['a'] },
-        { subTopology: 1, partition: 0, inputs: ['b'] },
-        { subTopology: 1, partition: 1, inputs: ['b'] },
-        { subTopology: 1, partition: 2, inputs: ['b'] },
+        { name: '0_0', subTopology: 0, partition: 0, inputs: ['a'], extension: 0 },
+        { name: '0_1', subTopology: 0, partition: 1, inputs: ['a'], extension: 0 },
+        { name: '1_0', subTopology: 1, partition: 0, inputs: ['b'], extension: 0 },
+        { name: '1_1', subTopology: 1, partition: 1, inputs: ['b'], extension: 0 },
+        { name: '1_2', subTopology: 1, partition: 2, inputs: ['b'], extension: 0 },
       ],
     })
   })
 
-  test('an input that does not exist is named', async () => {
-    await expect(layOutTasks(adminWith({ a: 2 }), two)).rejects.toMatchObject({
+  test('an input that does not exist is named, and no topic is created', async () => {
+    const broker = new ScriptedBroker()
+    broker.admin.topics.set('a', { partitions: 2, config: {} })
+    await expect(start(broker, two)).rejects.toMatchObject({
       code: 'topic-missing',
       message: 'topic b, read by this topology, does not exist',
       exitCode: 2,
     })
+    expect(broker.admin.created).toEqual([])
   })
 
-  test('inputs of a stateful part with different partition counts are refused, both counts named', async () => {
-    await expect(layOutTasks(adminWith({ a: 2, b: 3 }), stateful)).rejects.toMatchObject({
+  test('inputs of a stateful part with different partition counts are refused, both counts named, and no topic is created', async () => {
+    const broker = new ScriptedBroker()
+    broker.admin.topics.set('a', { partitions: 2, config: {} }).set('b', { partitions: 3, config: {} })
+    await expect(start(broker, stateful)).rejects.toMatchObject({
       code: 'inputs-not-co-partitioned',
       message: expect.stringContaining('a has 2, b has 3'),
     })
+    expect(broker.admin.created).toEqual([])
   })
 
-  test('a task of stateless inputs with different partition counts reads only partitions that are there', async () => {
-    const { tasks } = await layOutTasks(adminWith({ a: 1, b: 2 }), stateless)
-    expect(tasks).toEqual([
+  test('a task of stateless inputs with different partition counts reads only partitions that are there', () => {
+    expect(layOut(stateless, { a: 1, b: 2 }).tasks).toMatchObject([
       { subTopology: 0, partition: 0, inputs: ['a', 'b'] },
       { subTopology: 0, partition: 1, inputs: ['b'] },
     ])
@@ -115,7 +128,7 @@ describe('internal topics', () => {
     ],
   ])('a changelog that %s', async (_name, isThere, progress, code) => {
     const admin = adminWith(isThere ? { 'app-dedupe-changelog': 2 } : {})
-    const checked = refuseLostChangelogs(admin, changelogs, new Set(progress)).then(
+    const checked = refuseLostChangelogs(admin, changelogs, new Set(progress), { policy: 'fail', logger: silentLogger }).then(
       () => undefined,
       (error: unknown) => error,
     )
@@ -163,58 +176,53 @@ describe('internal topics', () => {
 })
 
 describe('the task table', () => {
-  const layout = { tasks: new Array<never>(5), partitions: [2, 3] }
-  const mine = taskTable(two, layout)
+  const mine = tableOf(
+    two,
+    new Map([
+      ['a', 2],
+      ['b', 3],
+    ]),
+  )
   const options = () => ({ random: countingRandom(), ...retry() })
-  const agree = async (broker: ScriptedBroker): Promise<void> =>
-    agreeOnTaskTable(broker, 'app-tasks', mine, await readTaskRecords(broker, 'app-tasks', options()), options())
-  const brokerWith = (...tables: unknown[]): ScriptedBroker => {
+  /** A broker with the inputs of `two` and this log of tables in the task topic. */
+  const brokerWith = (...tables: unknown[]) => {
     const broker = new ScriptedBroker()
-    broker.admin.bounds.set('app-tasks[0]', { topic: 'app-tasks', partition: 0, logStart: 0, highWatermark: tables.length })
-    broker.reader.deliver(
-      tables.map((table, offset) => record('app-tasks', offset, `table/${offset}`, JSON.stringify(table))),
-      [{ topic: 'app-tasks', partition: 0, offset: tables.length }],
-    )
-    return broker
+    broker.admin.topics.set('a', { partitions: 2, config: {} }).set('b', { partitions: 3, config: {} })
+    return {
+      broker,
+      log: taskTopicOn(broker, 'app-tasks', ...tables.map((table, index) => [`table/${index}`, JSON.stringify(table)] as const)),
+    }
   }
 
   test('the first record wins: a later one of another topology does not count', async () => {
-    const broker = brokerWith(mine, { ...mine, subTopologies: [] })
-    await agree(broker)
+    const { broker } = brokerWith(mine, { ...mine, subTopologies: [] })
+    await start(broker, two)
     expect(broker.written).toEqual([])
   })
 
-  test('is written when there is none, under a key of its own, and read back', async () => {
-    const broker = brokerWith()
-    // What is written becomes readable, with somebody else's table before it.
+  test('is written when there is none, under a key of its own, and read back: it does not count behind that of another worker', async () => {
+    const { broker, log } = brokerWith()
     const theirs = { ...mine, subTopologies: [{ inputs: ['other'], partitions: 2, stores: [] }] }
-    broker.writeRecord = async (_topic, _partition, key, value) => {
-      broker.written.push({ topic: 'app-tasks', key, value })
-      broker.admin.bounds.set('app-tasks[0]', { topic: 'app-tasks', partition: 0, logStart: 0, highWatermark: 2 })
-      broker.reader.polls.length = 0
-      broker.reader.deliver(
-        [record('app-tasks', 0, 'table/x', JSON.stringify(theirs)), record('app-tasks', 1, String(key), String(value))],
-        [{ topic: 'app-tasks', partition: 0, offset: 2 }],
-      )
-    }
-    await expect(agree(broker)).rejects.toMatchObject({ code: 'topology-does-not-fit' })
+    log.beforeWrite = () => log.add('table/x', JSON.stringify(theirs))
+    await expect(start(broker, two)).rejects.toMatchObject({ code: 'topology-does-not-fit' })
     expect(broker.written).toHaveLength(1)
     expect(String(broker.written[0]!.key)).toMatch(/^table\/[0-9a-f]{32}$/)
-    expect(broker.reader.isClosed).toBe(true)
   })
 
   test('another fingerprint with the same tasks is fine', async () => {
-    await agree(brokerWith({ ...mine, fingerprint: 'another' }))
+    await start(brokerWith({ ...mine, fingerprint: 'another' }).broker, two)
+  })
+
+  test('one without the counts of each input is read as all of one size', async () => {
+    const old = { ...mine, subTopologies: mine.subTopologies.map(({ counts: _counts, ...sub }) => sub) }
+    expect((await start(brokerWith(old).broker, two)).layout).toEqual(layoutOf(mine, []))
   })
 
   test('records of the topic that are no tables are passed over', async () => {
-    const broker = new ScriptedBroker()
-    broker.admin.bounds.set('app-tasks[0]', { topic: 'app-tasks', partition: 0, logStart: 0, highWatermark: 2 })
-    broker.reader.deliver(
-      [record('app-tasks', 0, 'note', 'x'), record('app-tasks', 1, 'table/1', JSON.stringify(mine))],
-      [{ topic: 'app-tasks', partition: 0, offset: 2 }],
-    )
-    await agree(broker)
+    const { broker, log } = brokerWith()
+    log.add('note', 'x')
+    log.add('table/1', JSON.stringify(mine))
+    await start(broker, two)
     expect(broker.written).toEqual([])
   })
 
@@ -232,7 +240,7 @@ describe('the task table', () => {
       [{ topic: 'app-tasks', partition: 0, offset: 5 }],
     )
     const recorded = await readTaskRecords(broker, 'app-tasks', options())
-    expect(recorded).toEqual({ table: mine, progress: new Set(['0_1', '1_2']) })
+    expect(recorded).toEqual({ table: mine, extensions: [], progress: new Set(['0_1', '1_2']) })
   })
 
   // Up to the high watermark it would wait for the dead worker's transaction to time out (G6).
@@ -246,7 +254,11 @@ describe('the task table', () => {
       clock.advance(200)
       return Promise.resolve(polls.shift() ?? { records: [], ends: [{ topic: 'app-tasks', partition: 0, offset: 1 }] })
     }
-    expect(await readTaskRecords(broker, 'app-tasks', { ...options(), clock })).toEqual({ table: mine, progress: new Set() })
+    expect(await readTaskRecords(broker, 'app-tasks', { ...options(), clock })).toEqual({
+      table: mine,
+      extensions: [],
+      progress: new Set(),
+    })
   })
 
   test('that cannot be read to its end within the time-out is no empty one: the worker refuses to start', async () => {
@@ -264,27 +276,21 @@ describe('the task table', () => {
     expect(broker.reader.isClosed).toBe(true)
   })
 
-  test.each<[string, (table: ReturnType<typeof taskTable>) => unknown, string[]]>([
+  test.each<[string, (table: TaskTable) => unknown, string[]]>([
     ['a sub-topology more', (t) => [...t.subTopologies, t.subTopologies[0]], ['sub-topology 2: new (inputs a)']],
     ['a sub-topology less', (t) => t.subTopologies.slice(0, 1), ['sub-topology 1: gone (inputs b)']],
     ['other inputs', (t) => [{ ...t.subTopologies[0], inputs: ['c'] }, t.subTopologies[1]], ['sub-topology 0: inputs were a, are c']],
-    [
-      'other partitions',
-      (t) => [{ ...t.subTopologies[0], partitions: 4 }, t.subTopologies[1]],
-      ['sub-topology 0: partitions were 2, are 4'],
-    ],
     ['other stores', (t) => [{ ...t.subTopologies[0], stores: [] }, t.subTopologies[1]], ['sub-topology 0: stores were dedupe, are none']],
   ])('differences: %s', (_name, change, lines) => {
-    expect(differences(mine, { ...mine, subTopologies: change(mine) as typeof mine.subTopologies })).toEqual(lines)
+    expect(differences(mine, { ...mine, subTopologies: change(mine) as TaskTable['subTopologies'] })).toEqual(lines)
   })
 
   test('a topology that does not fit is refused with every difference and both ways out', async () => {
-    const other = { ...mine, subTopologies: [{ ...mine.subTopologies[0]!, partitions: 4, stores: [] }] }
-    await expect(agree(brokerWith(other))).rejects.toMatchObject({
-      message: expect.stringMatching(
-        /app-tasks has on record:\n {2}sub-topology 0: partitions were 4, are 2\n {2}sub-topology 0: stores.*\n {2}sub-topology 1: new/,
-      ),
-      remedy: expect.stringContaining('another applicationId'),
-    })
+    const other = { ...mine, subTopologies: [{ ...mine.subTopologies[0]!, partitions: 4, counts: [4], stores: [] }] }
+    const started = start(brokerWith(other).broker, two)
+    await expect(started).rejects.toMatchObject({ remedy: expect.stringContaining('another applicationId') })
+    await expect(started).rejects.toThrow(
+      /app-tasks has on record:\n {2}sub-topology 0: stores were none.*\n {2}sub-topology 1: new.*\n {2}sub-topology 0: partitions of a were 4, are 2/,
+    )
   })
 })

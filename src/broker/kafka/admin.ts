@@ -16,6 +16,13 @@ const { AssignerProtocol, ConfigResourceTypes, Kafka, KafkaJSError, KafkaJSProto
 
 const UNKNOWN_TOPIC_OR_PARTITION = 3
 const FENCED_LEADER_EPOCH = 74
+/** Kafka's ConfigSource: set for this topic, not a default. */
+const SET_FOR_TOPIC = 1
+/**
+ * By default three refresh intervals. A partition that was added meanwhile is not in the client's cache, and `listOffsets` for it waits in vain until its
+ * time-out (seen). Look-ups are rare, so one more metadata request each costs nothing.
+ */
+const METADATA_MAX_AGE_MS = 1_000
 
 export class KafkaAdmin implements BrokerAdmin {
   readonly #settings: ConnectionSettings
@@ -24,7 +31,7 @@ export class KafkaAdmin implements BrokerAdmin {
 
   constructor(settings: ConnectionSettings) {
     this.#settings = settings
-    this.#native = new AdminClient(() => native.AdminClient.create(baseConfig(settings)))
+    this.#native = new AdminClient(() => native.AdminClient.create({ ...baseConfig(settings), 'metadata.max.age.ms': METADATA_MAX_AGE_MS }))
   }
 
   #lookUps(): Promise<Admin> {
@@ -60,9 +67,32 @@ export class KafkaAdmin implements BrokerAdmin {
     })
   }
 
+  async createPartitions(topic: string, total: number): Promise<void> {
+    await this.#native.call((client, done) => {
+      client.createPartitions(topic, total, this.#settings.connectTimeoutMs, done)
+    })
+  }
+
   async topicConfigs(names: readonly string[]): Promise<ReadonlyMap<string, ReadonlyMap<string, string>>> {
     if (names.length === 0) return new Map()
     return this.#describeConfigs(names.map((name) => ({ type: ConfigResourceTypes.TOPIC, name })))
+  }
+
+  async changeTopicConfig(name: string, config: Readonly<Record<string, string>>): Promise<void> {
+    try {
+      const admin = await this.#lookUps()
+      const type = ConfigResourceTypes.TOPIC
+      // The request of kafkajs replaces all settings of the topic, so those that were set for it are sent again.
+      const { resources } = await admin.describeConfigs({ resources: [{ type, name }], includeSynonyms: false })
+      const own = (resources[0]?.configEntries ?? []).filter((entry) => (entry.configSource as number) === SET_FOR_TOPIC)
+      const entries = new Map([...own.map(({ configName, configValue }) => [configName, configValue] as const), ...Object.entries(config)])
+      await admin.alterConfigs({
+        validateOnly: false,
+        resources: [{ type, name, configEntries: [...entries].map(([key, value]) => ({ name: key, value })) }],
+      })
+    } catch (error) {
+      throw lookUpError(error)
+    }
   }
 
   async brokerConfig(): Promise<ReadonlyMap<string, string>> {

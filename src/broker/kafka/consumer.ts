@@ -9,7 +9,8 @@
  *      queued, librdkafka takes the call for its answer and two owners commit (CLIENT-FACTS 25).
  *  GC2. Every callback is answered, whatever the listener does: an unanswered one stops all partitions and hangs `close` (CLIENT-FACTS 8).
  *  GC3. At most one poll is outstanding, and no `seek` while one is: its batch may already hold the first records after the seek (CLIENT-FACTS 9).
- *  GC4. What was assigned is paused in the same tick, so nothing is read before an explicit seek and resume.
+ *  GC4. What was assigned is paused in the same tick, so nothing is read before an explicit seek and resume. A poll that is out just then may still bring a
+ *      few records (seen once, under load): the runtime drops them as stale (input-reader I2).
  */
 import { partitionName, type TopicPartition, type TopicPartitionOffset } from '../../common/topic-partition.ts'
 import { invariant } from '../../common/invariant.ts'

@@ -88,6 +88,7 @@ export interface NativeAdmin {
     timeoutMs: number,
     done: Done,
   ): void
+  createPartitions(topic: string, totalPartitions: number, timeoutMs: number, done: Done): void
   describeTopics(
     topics: string[],
     options: { timeout: number },
