@@ -1,5 +1,6 @@
 /**
  * `npm run broker -- start|stop|status [--nodes 1|3] [--version X.Y.Z]`: one broker that keeps running for a person.
+ * The version may also be named by `MILLRACE_KAFKA_VERSION`.
  *
  * `start` leaves a process behind on purpose (this file with `serve`), which owns the broker; its process id and the address are in
  * `.millrace/broker.json`. `stop` ends that process by its id, and the broker and its data go with it.
@@ -11,7 +12,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
 import { Command, Option } from 'commander'
 import { processIsAlive } from './bootstrap/file-lock.mjs'
-import { DEFAULT_KAFKA_VERSION, provideBroker } from './broker-provider/provider.ts'
+import { defaultKafkaVersion, provideBroker } from './broker-provider/provider.ts'
 
 interface BrokerState {
   readonly pid: number
@@ -180,11 +181,11 @@ program
   .command('start')
   .description('start a broker and print its address')
   .addOption(nodesOption)
-  .option('--version <version>', 'Apache Kafka version', DEFAULT_KAFKA_VERSION)
+  .option('--version <version>', 'Apache Kafka version', defaultKafkaVersion())
   .action(start)
 program.command('stop').description('stop it and remove its data').action(stop)
 program.command('status').description('say whether one runs, and where').action(status)
-program.command('serve', { hidden: true }).addOption(nodesOption).option('--version <version>', '', DEFAULT_KAFKA_VERSION).action(serve)
+program.command('serve', { hidden: true }).addOption(nodesOption).option('--version <version>', '', defaultKafkaVersion()).action(serve)
 
 try {
   await program.parseAsync()

@@ -1,4 +1,7 @@
-/** Starts the one broker that all broker suites share; runs before the first of them, and not at all when only unit suites run. */
+/**
+ * Starts the one broker that all broker suites share; runs before the first of them, and not at all when only unit suites run. `MILLRACE_KAFKA_VERSION`
+ * names its version, and that of the brokers that a suite starts for itself.
+ */
 import type { TestProject } from 'vitest/node'
 import { provideBroker, type BrokerKind, type JavaTools } from './broker-provider/provider.ts'
 

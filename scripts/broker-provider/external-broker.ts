@@ -3,7 +3,7 @@ import { describeCluster } from './cluster-check.ts'
 import { provideDistribution } from './distribution.ts'
 import {
   BrokerUnavailableError,
-  DEFAULT_KAFKA_VERSION,
+  defaultKafkaVersion,
   type BrokerNode,
   type BrokerOptions,
   type JavaTools,
@@ -13,6 +13,11 @@ import {
 const CHECK_TIMEOUT_MS = 10_000
 
 export async function connectExternalBroker(brokers: string, options: BrokerOptions): Promise<ProvidedBroker> {
+  if (options.advertise !== undefined) {
+    throw new BrokerUnavailableError(
+      `KAFKA_BROKERS is set to ${brokers}, and its brokers tell clients their own addresses, so nothing can be put between: unset KAFKA_BROKERS for this`,
+    )
+  }
   const start = performance.now()
   const addresses = brokers
     .split(',')
@@ -41,6 +46,7 @@ export async function connectExternalBroker(brokers: string, options: BrokerOpti
   return {
     kind: 'external',
     brokers: bootstrap,
+    directBrokers: bootstrap,
     version: undefined,
     startUpMs: Math.round(performance.now() - start),
     nodes: members.map((member) => refusingNode(member.nodeId)),
@@ -60,7 +66,7 @@ function refusingNode(id: number): BrokerNode {
 
 async function toolsIfAny(bootstrap: string, options: BrokerOptions): Promise<JavaTools | undefined> {
   try {
-    const { java, classpath, version } = await provideDistribution(options.version ?? DEFAULT_KAFKA_VERSION, options.onProgress)
+    const { java, classpath, version } = await provideDistribution(options.version ?? defaultKafkaVersion(), options.onProgress)
     return { via: 'classpath', java, classpath, version, bootstrap }
   } catch (error) {
     if (!(error instanceof BrokerUnavailableError)) throw error

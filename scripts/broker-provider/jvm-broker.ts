@@ -1,6 +1,9 @@
 /**
  * A KRaft cluster of JVMs on this machine, started from the Maven jars.
  *
+ * Listeners of a node: CLIENT, CONTROLLER, and with `advertise` DIRECT as well. CLIENT is then advertised at what the caller put in front of it; DIRECT is
+ * advertised as it is bound, and the brokers among themselves, our checks and the Java tools use it.
+ *
  * Owns: a data folder under the system's temporary folder, one combined broker and controller per node, on ports that were free.
  * Nothing outlives this process: see keeper.mjs.
  */
@@ -9,25 +12,30 @@ import { mkdirSync, mkdtempSync, readFileSync, writeFileSync } from 'node:fs'
 import { createServer, type AddressInfo } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
-import { awaitCluster } from './cluster-check.ts'
+import { awaitCluster, awaitReplicas, type ExpectedMember } from './cluster-check.ts'
 import { provideDistribution, type Distribution } from './distribution.ts'
 import { Keeper, type ProcessOrder } from './keeper-client.ts'
 import { clusterProperties, propertiesText } from './server-properties.ts'
-import { DEFAULT_KAFKA_VERSION, type BrokerNode, type BrokerOptions, type ProvidedBroker } from './types.ts'
+import { defaultKafkaVersion, type BrokerNode, type BrokerOptions, type ProvidedBroker } from './types.ts'
 
 const READY_DEADLINE_MS = 120_000
 const PORT_ATTEMPTS = 3
 
 interface NodePlan {
   readonly id: number
-  readonly brokerPort: number
-  readonly controllerPort: number
+  /** `host:port` at which the listener for clients is bound. */
+  readonly client: string
+  /** What clients are told. */
+  readonly advertised: string
+  /** The same as `client` where nothing is between. */
+  readonly direct: string
+  readonly controller: string
 }
 
 export async function startJvmBroker(options: BrokerOptions): Promise<ProvidedBroker> {
-  const distribution = await provideDistribution(options.version ?? DEFAULT_KAFKA_VERSION, options.onProgress)
+  const distribution = await provideDistribution(options.version ?? defaultKafkaVersion(), options.onProgress)
   for (let attempt = 1; ; attempt++) {
-    const cluster = new JvmCluster(distribution, options, await planNodes(options.nodes))
+    const cluster = new JvmCluster(distribution, options, await planNodes(options))
     try {
       await cluster.start()
       return cluster
@@ -50,6 +58,7 @@ class JvmCluster implements ProvidedBroker {
   readonly kind = 'jvm'
   readonly version: string
   readonly brokers: string
+  readonly directBrokers: string
   readonly nodes: readonly BrokerNode[]
   readonly java: NonNullable<ProvidedBroker['java']>
   startUpMs = 0
@@ -58,6 +67,8 @@ class JvmCluster implements ProvidedBroker {
   readonly #plans: readonly NodePlan[]
   readonly #folder: string
   readonly #keeper = new Keeper()
+  /** Nodes that were stopped by SIGSTOP: they run and do not answer. */
+  readonly #paused = new Set<NodePlan>()
   #stopped: Promise<void> | undefined
 
   constructor(distribution: Distribution, options: BrokerOptions, plans: readonly NodePlan[]) {
@@ -67,13 +78,14 @@ class JvmCluster implements ProvidedBroker {
     this.#folder = mkdtempSync(join(tmpdir(), 'millrace-broker-'))
     this.#keeper.own(this.#folder)
     this.version = distribution.version
-    this.brokers = plans.map(addressOf).join(',')
+    this.brokers = plans.map(({ advertised }) => advertised).join(',')
+    this.directBrokers = plans.map(({ direct }) => direct).join(',')
     this.java = {
       via: 'classpath',
       java: distribution.java,
       classpath: distribution.classpath,
       version: distribution.version,
-      bootstrap: this.brokers,
+      bootstrap: this.directBrokers,
     }
     this.nodes = plans.map((plan) => this.#node(plan))
   }
@@ -83,11 +95,15 @@ class JvmCluster implements ProvidedBroker {
     this.#options.onProgress?.(
       `starting ${this.#plans.length === 1 ? 'a Kafka broker' : `${this.#plans.length} Kafka brokers`} (${this.version}, JVM)`,
     )
-    const clusterId = randomBytes(16).toString('base64url')
+    const clusterId = randomClusterId()
     for (const plan of this.#plans) this.#writeConfiguration(plan)
     await Promise.all(this.#plans.map((plan) => this.#format(plan, clusterId)))
     for (const plan of this.#plans) this.#keeper.start(nodeName(plan), this.#brokerOrder(plan))
-    await this.#awaitReady()
+    await awaitCluster(
+      () => this.#plans.map(memberOf),
+      READY_DEADLINE_MS,
+      () => this.#plans.map((plan) => this.#endOf(plan)).find((reason) => reason !== undefined),
+    )
     this.startUpMs = Math.round(performance.now() - start)
     this.#options.onProgress?.(`Kafka ${this.version} answers at ${this.brokers} after ${(this.startUpMs / 1000).toFixed(1)} s`)
   }
@@ -124,26 +140,32 @@ class JvmCluster implements ProvidedBroker {
       },
       kill: async (signal) => {
         if (!keeper.isRunning(name)) throw new Error(`broker ${plan.id} is not running`)
+        if (signal === 'SIGSTOP') this.#paused.add(plan)
+        if (signal === 'SIGCONT') this.#paused.delete(plan)
         keeper.kill(name, signal)
         if (signal === 'SIGKILL' || signal === 'SIGTERM' || signal === 'SIGINT') await keeper.exit(name)
       },
       start: async () => {
+        this.#paused.delete(plan)
         keeper.start(name, this.#brokerOrder(plan))
-        await this.#awaitReady()
+        await this.#awaitReturn(plan)
       },
     }
   }
 
-  /** Waits for the nodes that run: one that was killed on purpose is not waited for. */
-  async #awaitReady(): Promise<void> {
-    const running = this.#plans.filter((plan) => this.#keeper.isRunning(nodeName(plan)))
-    await awaitCluster(running.map(addressOf), READY_DEADLINE_MS, () => {
-      for (const plan of running) {
-        const reason = this.#keeper.ended(nodeName(plan))
-        if (reason !== undefined) return `broker ${plan.id} ended (${reason})`
-      }
-      return undefined
-    })
+  /** Of the other nodes, those that run: one that was killed or stopped on purpose is not waited for. */
+  async #awaitReturn(plan: NodePlan): Promise<void> {
+    const hasFailed = (): string | undefined => this.#endOf(plan)
+    const asked = (): readonly ExpectedMember[] =>
+      this.#plans.filter((each) => each === plan || (this.#keeper.isRunning(nodeName(each)) && !this.#paused.has(each))).map(memberOf)
+    await awaitCluster(asked, READY_DEADLINE_MS, hasFailed)
+    await awaitReplicas(memberOf(plan), READY_DEADLINE_MS, hasFailed)
+  }
+
+  /** Why it ended; undefined while it runs. */
+  #endOf(plan: NodePlan): string | undefined {
+    const reason = this.#keeper.ended(nodeName(plan))
+    return reason === undefined ? undefined : `broker ${plan.id} ended (${reason})`
   }
 
   async #format(plan: NodePlan, clusterId: string): Promise<void> {
@@ -161,8 +183,8 @@ class JvmCluster implements ProvidedBroker {
         'format',
         '--config',
         this.#configurationOf(plan),
-        '--cluster-id',
-        clusterId,
+        // One argument: an id may begin with a dash.
+        `--cluster-id=${clusterId}`,
       ],
       log: this.#logOf(plan),
     })
@@ -199,12 +221,9 @@ class JvmCluster implements ProvidedBroker {
       propertiesText({
         'process.roles': 'broker,controller',
         'node.id': String(plan.id),
-        'controller.quorum.voters': this.#plans.map((each) => `${each.id}@127.0.0.1:${each.controllerPort}`).join(','),
-        listeners: `PLAINTEXT://${addressOf(plan)},CONTROLLER://127.0.0.1:${plan.controllerPort}`,
-        'advertised.listeners': `PLAINTEXT://${addressOf(plan)}`,
-        'listener.security.protocol.map': 'PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT',
+        'controller.quorum.voters': this.#plans.map(({ id, controller }) => `${id}@${controller}`).join(','),
+        ...listenersOf(plan),
         'controller.listener.names': 'CONTROLLER',
-        'inter.broker.listener.name': 'PLAINTEXT',
         'log.dirs': data,
         ...clusterProperties(this.#options),
       }),
@@ -226,21 +245,42 @@ const LOGGING = [
   '-Dorg.slf4j.simpleLogger.dateTimeFormat=HH:mm:ss.SSS',
 ]
 
+/** 16 bytes as Kafka writes them; none that starts with a dash, which the storage tool takes for an option. */
+function randomClusterId(): string {
+  for (;;) {
+    const id = randomBytes(16).toString('base64url')
+    if (!id.startsWith('-')) return id
+  }
+}
+
 function nodeName(plan: NodePlan): string {
   return `broker-${plan.id}`
 }
 
-function addressOf(plan: NodePlan): string {
-  return `127.0.0.1:${plan.brokerPort}`
+function memberOf({ id, direct }: NodePlan): ExpectedMember {
+  return { id, address: direct }
 }
 
-async function planNodes(nodes: number): Promise<NodePlan[]> {
-  const ports = await freePorts(nodes * 2)
-  return Array.from({ length: nodes }, (_unused, index) => ({
-    id: index + 1,
-    brokerPort: ports[index * 2] ?? 0,
-    controllerPort: ports[index * 2 + 1] ?? 0,
-  }))
+function listenersOf({ client, advertised, direct, controller }: NodePlan): Record<string, string> {
+  const isBetween = direct !== client
+  return {
+    listeners: `CLIENT://${client},${isBetween ? `DIRECT://${direct},` : ''}CONTROLLER://${controller}`,
+    'advertised.listeners': `CLIENT://${advertised}${isBetween ? `,DIRECT://${direct}` : ''}`,
+    'listener.security.protocol.map': 'CLIENT:PLAINTEXT,DIRECT:PLAINTEXT,CONTROLLER:PLAINTEXT',
+    'inter.broker.listener.name': isBetween ? 'DIRECT' : 'CLIENT',
+  }
+}
+
+async function planNodes({ nodes, advertise }: BrokerOptions): Promise<NodePlan[]> {
+  const ports = await freePorts(nodes * 3)
+  const next = (): string => `127.0.0.1:${ports.pop() ?? 0}`
+  const plans: NodePlan[] = []
+  for (let id = 1; id <= nodes; id++) {
+    const client = next()
+    const advertised = await advertise?.({ id, address: client })
+    plans.push({ id, client, advertised: advertised ?? client, direct: advertise === undefined ? client : next(), controller: next() })
+  }
+  return plans
 }
 
 /** Ports that were free a moment ago, all different: they are held together before any is given back. */

@@ -3,7 +3,7 @@
 export interface BrokerOptions {
   /** Number of brokers of the cluster. With three, internal topics have replication 3 and `min.insync.replicas` 2. */
   readonly nodes: 1 | 3
-  /** Apache Kafka version of a broker that is started (ignored with KAFKA_BROKERS). Default: `DEFAULT_KAFKA_VERSION`. */
+  /** Apache Kafka version of a broker that is started (ignored with KAFKA_BROKERS). Default: `defaultKafkaVersion()`. */
   readonly version?: string
   /** Gets one line per step that takes time. */
   readonly onProgress?: (line: string) => void
@@ -13,6 +13,12 @@ export interface BrokerOptions {
   readonly serverProperties?: Readonly<Record<string, string>>
   /** Heap of one JVM in MiB. Default: 512 for a single broker, 384 each of three. */
   readonly heapMiB?: number
+  /**
+   * Puts something between the clients and the brokers. Called for each node before it starts, with the address at which its listener for clients will
+   * be bound; returns the address that clients are told instead (a proxy's). Nothing but clients goes through it: the brokers among themselves, our own
+   * checks and the Java tools use another listener. Called again, with another address, when a port was taken in the meantime. Refused with KAFKA_BROKERS.
+   */
+  readonly advertise?: (node: { readonly id: number; readonly address: string }) => Promise<string> | string
 }
 
 export interface BrokerNode {
@@ -21,7 +27,10 @@ export interface BrokerNode {
   readonly pid: number | undefined
   /** Sends the signal: `'SIGKILL'`, `'SIGTERM'`, `'SIGSTOP'`, `'SIGCONT'`. Resolves once a killed node is down. Refused with KAFKA_BROKERS. */
   kill(signal: NodeJS.Signals): Promise<void>
-  /** Starts a killed node again on its old address and data; resolves when the whole cluster answers. */
+  /**
+   * Starts a killed node again on its old address and data. Resolves when every node that runs counts it as a member again and it is in sync in each of
+   * its partitions that has a leader; a stopped (paused) node is not asked.
+   */
   start(): Promise<void>
 }
 
@@ -38,6 +47,8 @@ export type BrokerKind = 'external' | 'docker' | 'jvm'
 export interface ProvidedBroker extends AsyncDisposable {
   /** `host:port[,host:port]`, for `bootstrap.servers`. */
   readonly brokers: string
+  /** The same brokers, past what `advertise` put between: for loaders and verifiers. Equal to `brokers` where nothing is between. */
+  readonly directBrokers: string
   readonly kind: BrokerKind
   /** Kafka version; undefined for an external broker. */
   readonly version: string | undefined
@@ -51,6 +62,12 @@ export interface ProvidedBroker extends AsyncDisposable {
 }
 
 export const DEFAULT_KAFKA_VERSION = '4.3.1'
+
+/** What is started where no version is asked for: `MILLRACE_KAFKA_VERSION` of the environment, else `DEFAULT_KAFKA_VERSION`. */
+export function defaultKafkaVersion(env: NodeJS.ProcessEnv = process.env): string {
+  const named = env['MILLRACE_KAFKA_VERSION']?.trim()
+  return named === undefined || named === '' ? DEFAULT_KAFKA_VERSION : named
+}
 
 /** No broker could be had; the message says what to do. */
 export class BrokerUnavailableError extends Error {

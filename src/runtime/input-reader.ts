@@ -48,6 +48,7 @@ export class InputReader {
   readonly #options: InputReaderOptions
   #pollNumber = 0
   #held = false
+  #mustRejoin = false
 
   constructor(options: InputReaderOptions) {
     this.#options = options
@@ -143,6 +144,11 @@ export class InputReader {
     for (const input of inputs) input.validFromPoll = Number.MAX_SAFE_INTEGER
   }
 
+  /** The rest of a batch is left: what comes next is what follows the positions. */
+  async seekToPositions(): Promise<void> {
+    for (const task of this.#options.tasks.running()) await this.#seek(task)
+  }
+
   /** Back to the committed positions. */
   async rewind(task: AssignedTask): Promise<void> {
     for (const input of task.inputs) input.next = input.committed ?? input.start
@@ -181,8 +187,20 @@ export class InputReader {
     if (this.#options.positions.isDue) await this.#checkPositions()
   }
 
+  /**
+   * An input that the client has stopped for its offset can only be read again by a new assignment (every seek fails with -172), and assignments are made
+   * in the group's callback alone: the worker has to join anew, after the moved positions were committed.
+   */
+  get mustRejoin(): boolean {
+    return this.#mustRejoin
+  }
+
+  rejoined(): void {
+    this.#mustRejoin = false
+  }
+
   async #checkPositions(): Promise<void> {
-    for (const task of await this.#options.positions.check()) await this.#seek(task)
+    if (await this.#options.positions.check()) this.#mustRejoin = true
   }
 
   /** Input records not yet processed, as the last fetches saw it. */

@@ -12,7 +12,7 @@ import type { Clock, Logger } from '../common/ports.ts'
 import { partitionName } from '../common/topic-partition.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { ConfigError } from '../errors/errors.ts'
-import type { AssignedTask, InputPartition } from './assigned-task.ts'
+import type { InputPartition } from './assigned-task.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
 import type { WorkerMetrics } from './worker-metrics.ts'
 import type { OffsetOutOfRangePolicy } from './worker-options.ts'
@@ -46,8 +46,16 @@ export class PositionCheck {
     return this.#options.clock.monotonic() - this.#checkedAt >= this.#options.intervalMs
   }
 
-  /** Returns the tasks whose positions were moved by the policy: reading has to be moved there. A broker that does not answer is no finding. */
-  async check(): Promise<readonly AssignedTask[]> {
+  /** At the start of an input, before anything is read from it. Throws under `fail`. */
+  place(input: InputPartition, { logStart, highWatermark }: Pick<Outside, 'logStart' | 'highWatermark'>): void {
+    if (input.next >= logStart && input.next <= highWatermark) return
+    const outside = { input, logStart, highWatermark }
+    if (this.#options.policy === 'fail') throw outOfRange([outside])
+    this.#move(outside, this.#options.policy)
+  }
+
+  /** True when positions were moved by the policy: the client has stopped those inputs for good. A broker that does not answer is no finding. */
+  async check(): Promise<boolean> {
     const { policy, logger, clock } = this.#options
     this.#checkedAt = clock.monotonic()
     let outside: readonly Outside[]
@@ -56,12 +64,12 @@ export class PositionCheck {
     } catch (error) {
       if (!(error instanceof BrokerError)) throw error
       logger.debug({ error: error.message }, 'positions could not be compared with the logs')
-      return []
+      return false
     }
-    if (outside.length === 0) return []
+    if (outside.length === 0) return false
     if (policy === 'fail') throw outOfRange(outside)
     for (const found of outside) this.#move(found, policy)
-    return [...new Set(outside.map(({ input }) => input.task))]
+    return true
   }
 
   async #outside(): Promise<readonly Outside[]> {

@@ -22,6 +22,7 @@ import type { CommitCycle } from './commit-cycle.ts'
 import type { InputReader } from './input-reader.ts'
 import type { LogStarts } from './log-starts.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
+import type { PositionCheck } from './position-check.ts'
 import type { RecordAttempts } from './record-attempts.ts'
 import type { RecordOutbox } from './record-outbox.ts'
 import type { Restorer } from './restore.ts'
@@ -45,6 +46,7 @@ export interface TaskLifecycleOptions {
   readonly consumer: GroupConsumer
   readonly outbox: RecordOutbox
   readonly reader: InputReader
+  readonly positions: PositionCheck
   readonly cycle: () => CommitCycle
   readonly attempts: RecordAttempts
   readonly restorer: Restorer
@@ -186,7 +188,7 @@ export class TaskLifecycle implements RebalanceListener {
   }
 
   async #restore({ task, state, offsets, restores }: PreparedTask): Promise<void> {
-    const { worker, tasks, outbox, restorer, attempts } = this.#options
+    const { worker, tasks, outbox, restorer, attempts, positions } = this.#options
     if (task.phase !== 'preparing' || !tasks.has(task)) {
       state.close() // given up meanwhile
       return
@@ -198,7 +200,7 @@ export class TaskLifecycle implements RebalanceListener {
       stores: state.stores,
       outbox,
       clock: worker.clock,
-      countAttempt: (record) => attempts.failed(task, record),
+      countAttempt: (record) => attempts.failed(record),
       onFailure: (failure, reaction) => {
         worker.listener.failure(failure, reaction)
       },
@@ -209,6 +211,7 @@ export class TaskLifecycle implements RebalanceListener {
       input.committed = found.committed
       input.start = found.start
       input.next = found.committed ?? found.start
+      positions.place(input, found)
       input.committedAt = found.committedAt
       task.task.setStreamTime(input.topic, found.streamTime)
     }
@@ -249,7 +252,9 @@ export class TaskLifecycle implements RebalanceListener {
     failpoint('revoke:before')
     try {
       if (!lost) {
-        await flushState(given, 'any', () => cycle.commit('revoke'), worker)
+        // Two commits: the second, which only proves ownership, lets the checkpoint lie behind the first, so the next owner on this disk restores nothing.
+        await cycle.commit('revoke')
+        await flushState(given, 'any', () => cycle.commit('flush'), worker)
       } else if (cycle.isOpen && given.some(({ dirty }) => dirty)) {
         await cycle.abandon(new BrokerError('commit', GIVEN_UP, 'partitions were lost to another member'))
       }

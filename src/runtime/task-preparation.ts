@@ -25,6 +25,9 @@ import type { WorkerOptions } from './worker-options.ts'
 export interface InputOffsets {
   readonly committed: number | undefined
   readonly start: number
+  /** The log as it was then: a position outside of it is a matter of policy. */
+  readonly logStart: number
+  readonly highWatermark: number
   readonly streamTime: number
   /** Wall clock of the last commit, ms; 0 when unknown. */
   readonly committedAt: number
@@ -303,9 +306,13 @@ async function inputOffsets(
   options: WorkerOptions,
 ): Promise<ReadonlyMap<AssignedTask, PreparedTask['offsets']>> {
   const isFresh = ({ topic, partition }: TopicPartition): boolean => committed.get(partitionName(topic, partition))?.offset === undefined
-  const fresh = tasks.flatMap((task) => task.inputs.filter(isFresh))
-  if (fresh.length > 0) await refuseLostOffsets(tasks, isFresh, options)
-  const bounds = byName(await logBounds(fresh, options))
+  if (tasks.some((task) => task.inputs.some(isFresh))) await refuseLostOffsets(tasks, isFresh, options)
+  const bounds = byName(
+    await logBounds(
+      tasks.flatMap(({ inputs }) => inputs),
+      options,
+    ),
+  )
   return new Map(tasks.map((task) => [task, offsetsOf(task, committed, bounds)]))
 }
 
@@ -325,6 +332,8 @@ function offsetsOf(task: AssignedTask, committed: Committed, bounds: ReadonlyMap
           committed: found?.offset,
           // Partitions that were added while the application existed are read from their beginning: what came before they were noticed is new, too.
           start: (latest.has(topic) && !task.isAdded ? bound?.highWatermark : bound?.logStart) ?? 0,
+          logStart: bound?.logStart ?? 0,
+          highWatermark: bound?.highWatermark ?? Number.MAX_SAFE_INTEGER,
           streamTime: metadata?.streamTime ?? -1,
           committedAt: metadata?.committedAt ?? 0,
         },

@@ -102,19 +102,20 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
   })
   options.onConsumer(consumer)
   const slot = new SlotOwnership(consumer, tasks, slotName)
+  const positions = new PositionCheck({
+    admin: broker.admin,
+    tasks,
+    policy: settings.offsetOutOfRange,
+    metrics,
+    intervalMs: settings.metadataPollMs,
+    clock,
+    logger,
+  })
   const reader = new InputReader({
     consumer,
     tasks,
     slot,
-    positions: new PositionCheck({
-      admin: broker.admin,
-      tasks,
-      policy: settings.offsetOutOfRange,
-      metrics,
-      intervalMs: settings.metadataPollMs,
-      clock,
-      logger,
-    }),
+    positions,
     corruptedRecord: settings.corruptedRecord,
     metrics,
     tasksTopic,
@@ -131,6 +132,7 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
     consumer,
     outbox,
     reader,
+    positions,
     cycle: () => cycle,
     attempts,
     restorer,

@@ -39,6 +39,10 @@ import { startWorker, type WorkerParts } from './worker-start.ts'
 const IDLE_POLL_MS = 100
 /** With a transaction open the poll only asks whether there is more right now. */
 const OPEN_POLL_MS = 1
+/** A polled batch is to be worked off within this, ms: a revoke or a stop waits for its end, and the next poll asks for as many records as that allows. */
+const BATCH_MS = 1_000
+/** Of the poll interval: a batch that lasts longer is left, and the rest of it fetched again. */
+const LONGEST_BATCH_SHARE = 0.25
 /** How long the loop works before it lets callbacks in. */
 const SLICE_MS = 50
 /** Flushes that are due are tried this often: a failing one must not be tried at every turn. */
@@ -62,6 +66,7 @@ export class Worker {
   /** True from leaving the group until joining it again. */
   #rejoining = false
   #flushAgainAt = 0
+  #maxRecords: number
   #isReady = false
   #becameReady: (() => void) | undefined
   /** Resolves when the first assignment is restored and running, or when the worker ended before. */
@@ -73,6 +78,7 @@ export class Worker {
     this.#tasksTopic = tasksTopic(settings.applicationId)
     this.#slotName = `${settings.applicationId}-${settings.instance}-${settings.slot}`
     this.#metrics = new WorkerMetrics(clock)
+    this.#maxRecords = settings.maxPollRecords
     this.ready = new Promise((resolve) => (this.#becameReady = resolve))
     this.#restorer = new Restorer({
       connectReader: () => broker.connectReader(),
@@ -180,8 +186,11 @@ export class Worker {
       if (this.#restorer.active) await lifecycle.restoreStep(this.#tasks.anyRunning ? OPEN_POLL_MS : IDLE_POLL_MS)
       this.#updateState(lifecycle)
 
-      const { records, ends } = await reader.poll(settings.maxPollRecords, this.#pollTimeoutMs(parts))
-      if (!(await this.#process(records, parts))) continue
+      const { records, ends } = await reader.poll(this.#maxRecords, this.#pollTimeoutMs(parts))
+      const startedAt = clock.monotonic()
+      const isThrough = await this.#process(records, parts)
+      this.#adaptPoll(records.length, clock.monotonic() - startedAt)
+      if (!isThrough) continue
       reader.stepOverControlRecords(ends)
 
       if (!cycle.isOpen) {
@@ -189,7 +198,7 @@ export class Worker {
         await reader.checkPositionsWhenDue()
       }
       if (this.#tasks.anyDirty) {
-        const drained = records.length < settings.maxPollRecords && cycle.restMs === 0
+        const drained = records.length < this.#maxRecords && cycle.restMs === 0
         if (drained || cycle.ageMs >= settings.commitIntervalMs) await cycle.commit(drained ? 'drained' : 'interval')
       }
       const due = clock.monotonic() >= this.#flushAgainAt ? this.#tasksToFlush() : []
@@ -199,6 +208,14 @@ export class Worker {
           lifecycle.rebuild(task, error)
       }
     }
+  }
+
+  /** As many records as can be worked off in BATCH_MS, by how long the last batch took. */
+  #adaptPoll(records: number, tookMs: number): void {
+    const { maxPollRecords } = this.#options.settings
+    if (tookMs > BATCH_MS) this.#maxRecords = Math.max(1, Math.floor((records * BATCH_MS) / tookMs))
+    else if (records === this.#maxRecords && this.#maxRecords < maxPollRecords)
+      this.#maxRecords = Math.min(maxPollRecords, this.#maxRecords * 2)
   }
 
   /** Those whose memtable is large or old, or above its share of what the worker may hold (X9). */
@@ -213,10 +230,14 @@ export class Worker {
     return cycle.isOpen || this.#tasks.anyDirty ? Math.max(OPEN_POLL_MS, Math.ceil(cycle.restMs)) : IDLE_POLL_MS
   }
 
-  /** Runs a polled batch through the tasks. False: a transaction failed on the way; the rest of the batch was dropped and positions are rewound. */
+  /**
+   * Runs a polled batch through the tasks. False: the rest of the batch was dropped, and reading goes on where the tasks stand: a transaction failed on the
+   * way, or the batch lasts too long, or the worker is to end.
+   */
   async #process(records: readonly BrokerRecord[], { reader, cycle, lifecycle, sinkCheck, attempts }: WorkerParts): Promise<boolean> {
     const { clock, settings } = this.#options
     let sliceStart = clock.monotonic()
+    const leaveAt = sliceStart + settings.maxPollIntervalMs * LONGEST_BATCH_SHARE
     let topic = ''
     let partition = -1
     let input: InputPartition | undefined
@@ -236,7 +257,7 @@ export class Worker {
       if (!cycle.isOpen && !(await cycle.begin())) return false
 
       const startedAt = clock.monotonic()
-      const refusal = isolated ? attempts.begin(input, record.offset) : undefined
+      const refusal = attempts.begin(input, record.offset)
       try {
         if (refusal === undefined) input.task.process(record)
         else input.task.refuse(record, refusal)
@@ -264,6 +285,10 @@ export class Worker {
 
       const full = isolated ? 'isolated' : cycle.full
       if (full !== undefined && !(await cycle.commit(full))) return false
+      if ((now > leaveAt || this.#stopping !== undefined) && index < records.length - 1) {
+        await reader.seekToPositions()
+        return false
+      }
       if (now - sliceStart > SLICE_MS) {
         if (cycle.ageMs >= settings.commitIntervalMs && this.#tasks.anyDirty && !(await cycle.commit('interval'))) return false
         await delay(this.#options.timers, 0)
@@ -283,7 +308,7 @@ export class Worker {
    * Leaves and joins again: as the member that owns the fewest tasks, so that tasks without an owner get one; or as one that was assigned a task before
    * it knew what that is, so that the callback comes once more.
    */
-  #rejoinWhenNeeded({ consumer, watch, lifecycle, layouts }: WorkerParts): void {
+  #rejoinWhenNeeded({ consumer, watch, lifecycle, layouts, reader }: WorkerParts): void {
     const unknown = lifecycle.unknownTasks
     if (this.#rejoining) {
       if (this.#tasks.size > 0 || unknown.length > 0 || lifecycle.hasEvents) return
@@ -299,7 +324,10 @@ export class Worker {
         { tasks: orphans },
         `${orphans.length} tasks have no owner since an interrupted rebalance: joining the group anew`,
       )
+    } else if (reader.mustRejoin) {
+      this.#options.logger.warn({}, 'inputs were moved to offsets inside their logs: joining the group anew to read them')
     } else return
+    reader.rejoined()
     this.#rejoining = true
     consumer.unsubscribe()
   }
@@ -337,7 +365,7 @@ export class Worker {
         await lifecycle.handleEvents()
       }
     }
-    await flushState(this.#tasks.running(), 'all decided', () => cycle.commit('close'), this.#options)
+    await flushState(this.#tasks.running(), 'all decided', () => cycle.commit('flush'), this.#options)
   }
 
   async #release(): Promise<void> {

@@ -27,6 +27,8 @@ export interface StateStore {
   readonly name: string
   /** True when a commit of this store would write to its changelog. */
   readonly hasChanges: boolean
+  /** True between the first write of an entry and commit or abort: waiting tombstones alone do not count. */
+  readonly isWriteSetOpen: boolean
   /** Bytes held by the write-set, the memtable and what else waits for a flush. */
   readonly memoryBytes: number
   /** Live entries in all layers; an estimate where layers overlap. */

@@ -4,11 +4,14 @@ import { dirname } from 'node:path'
 import { createInterface } from 'node:readline'
 import { setTimeout as delay } from 'node:timers/promises'
 import { fileURLToPath } from 'node:url'
-import { Kafka, logLevel } from 'kafkajs'
+import { Kafka, logLevel, type Admin } from 'kafkajs'
 import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { processIsAlive } from '../../scripts/bootstrap/file-lock.mjs'
 import { consoleConsumer, GET_OFFSETS, javaTool, TOPIC_COMMAND, type ConsumedRecord } from '../../scripts/broker-provider/provider.ts'
+import { describeCluster } from '../../scripts/broker-provider/cluster-check.ts'
 import { startJvmBroker } from '../../scripts/broker-provider/jvm-broker.ts'
+import { until } from '../helpers/condition.ts'
+import { startKafkaProxy, type KafkaProxy } from '../helpers/kafka-proxy/kafka-proxy.ts'
 
 const root = fileURLToPath(new URL('../..', import.meta.url))
 const provider = new URL('../../scripts/broker-provider/jvm-broker.ts', import.meta.url).href
@@ -21,7 +24,11 @@ describe('the shared broker', () => {
   beforeAll(async () => {
     const admin = kafka.admin()
     await admin.connect()
-    await admin.createTopics({ topics: [{ topic, numPartitions: 2, replicationFactor: 1 }], waitForLeaders: true })
+    await admin.createTopics({
+      // A record of 2023 would be deleted by its age as soon as the broker looks for such.
+      topics: [{ topic, numPartitions: 2, replicationFactor: 1, configEntries: [{ name: 'retention.ms', value: '-1' }] }],
+      waitForLeaders: true,
+    })
     await admin.disconnect()
     const committed = kafka.producer({ transactionalId: `${topic}-a`, maxInFlightRequests: 1, idempotent: true })
     await committed.connect()
@@ -82,8 +89,8 @@ describe('the shared broker', () => {
   })
 })
 
-/** These start JVMs of their own, whatever the shared broker is. */
-describe('a broker of JVMs', () => {
+/** These start JVMs of their own, whatever the shared broker is: three of them on a busy machine take their time. */
+describe('a broker of JVMs', { timeout: 300_000 }, () => {
   it('of three nodes survives the loss of one, which comes back with its data', async () => {
     const broker = await startJvmBroker({ nodes: 3, topicDefaults: { 'retention.ms': '3600000' } })
     const folder = dataFolderOf(broker.nodes[0]?.pid)
@@ -91,7 +98,7 @@ describe('a broker of JVMs', () => {
       const kafka = new Kafka({ brokers: broker.brokers.split(','), logLevel: logLevel.NOTHING })
       const admin = kafka.admin()
       await admin.connect()
-      await admin.createTopics({ topics: [{ topic: 't', numPartitions: 3, replicationFactor: 3 }], waitForLeaders: true })
+      await createReplicatedTopic(admin, 't')
       const settings = await admin.describeConfigs({
         includeSynonyms: false,
         resources: [{ type: 2, name: 't', configNames: ['retention.ms', 'min.insync.replicas'] }],
@@ -125,6 +132,60 @@ describe('a broker of JVMs', () => {
     }
   })
 
+  it('of three nodes behind proxies: clients know the proxies only, the direct listener passes them by, a killed node comes back in sync', async () => {
+    const proxies = new Map<number, KafkaProxy>()
+    const broker = await startJvmBroker({
+      nodes: 3,
+      // Else a node that was killed is waited for until its session is over.
+      serverProperties: { 'broker.session.timeout.ms': '3000', 'broker.heartbeat.interval.ms': '500' },
+      advertise: async ({ id, address }) => {
+        const proxy = proxies.get(id) ?? (await startKafkaProxy())
+        proxies.set(id, proxy)
+        proxy.connectTo(address)
+        return proxy.address
+      },
+    })
+    const advertised = [...proxies.values()].map(({ address }) => address).sort()
+    const membersAt = async (brokers: string): Promise<string[]> =>
+      (await describeCluster(brokers)).map(({ host, port }) => `${host}:${port}`).sort()
+    try {
+      expect(broker.brokers.split(',').sort()).toEqual(advertised)
+      expect(await membersAt(broker.brokers)).toEqual(advertised)
+      const direct = broker.directBrokers.split(',').sort()
+      expect(await membersAt(broker.directBrokers)).toEqual(direct)
+      expect(direct.filter((address) => advertised.includes(address))).toEqual([])
+
+      for (const proxy of proxies.values()) proxy.drop()
+      const kafka = new Kafka({
+        brokers: direct,
+        logLevel: logLevel.NOTHING,
+        retry: { retries: 20, initialRetryTime: 50, maxRetryTime: 500 },
+      })
+      const admin = kafka.admin()
+      await admin.connect()
+      await createReplicatedTopic(admin, 't')
+      const producer = kafka.producer()
+      await producer.connect()
+      const victim = broker.nodes[1]!
+      await victim.kill('SIGKILL')
+      await producer.send({
+        topic: 't',
+        acks: -1,
+        messages: Array.from({ length: 30 }, (_, partition) => ({ partition: partition % 3, value: 'v' })),
+      })
+      await victim.start()
+      expect(await outOfSync(broker.directBrokers.split(',')[1] ?? '', 't', victim.id)).toEqual([])
+      await producer.disconnect()
+      await admin.disconnect()
+
+      for (const proxy of proxies.values()) proxy.restore()
+      expect(await membersAt(broker.brokers)).toEqual(advertised)
+    } finally {
+      await broker.stop()
+      await Promise.all([...proxies.values()].map((proxy) => proxy.close()))
+    }
+  })
+
   it.each(['SIGKILL', 'SIGINT', 'an uncaught exception'] as const)('does not outlive a parent that is ended by %s', async (end) => {
     const script = `
       import { startJvmBroker } from ${JSON.stringify(provider)}
@@ -147,6 +208,25 @@ describe('a broker of JVMs', () => {
     while (processIsAlive(pid) || existsSync(folder)) await delay(50)
   })
 })
+
+/** Not with `waitForLeaders`: that gives up when the broker it asks has not heard of the topic yet. */
+async function createReplicatedTopic(admin: Admin, topic: string): Promise<void> {
+  await admin.createTopics({ waitForLeaders: false, topics: [{ topic, numPartitions: 3, replicationFactor: 3 }] })
+  await until(`leaders of ${topic}`, async () => {
+    const found = await admin.fetchTopicMetadata({ topics: [topic] }).catch(() => undefined)
+    return found?.topics[0]?.partitions.length === 3 && found.topics[0].partitions.every(({ leader }) => leader >= 0)
+  })
+}
+
+/** Partitions of the topic in which the node is not in sync, by the account of the broker at the address. */
+async function outOfSync(address: string, topic: string, node: number): Promise<number[]> {
+  const admin = new Kafka({ brokers: [address], logLevel: logLevel.NOTHING }).admin()
+  await admin.connect()
+  const [found] = (await admin.fetchTopicMetadata({ topics: [topic] })).topics
+  await admin.disconnect()
+  expect(found?.partitions).toHaveLength(3)
+  return (found?.partitions ?? []).filter(({ isr }) => !isr.includes(node)).map(({ partitionId }) => partitionId)
+}
 
 /** The data folder of a broker by its command line: the properties file is its last argument. */
 function dataFolderOf(pid: number | undefined): string {

@@ -18,89 +18,112 @@ function slot() {
     attempts.started(task)
     return { attempts, input, task }
   }
-  return { process, damage: () => (note = note?.slice(0, 10)) }
+  const names = (): unknown => (note === undefined ? undefined : (JSON.parse(note) as { running?: unknown }).running)
+  return { process, names, damage: () => (note = note?.slice(0, 10)) }
 }
 
 describe('RA2: deaths in a row', () => {
-  test('one death without a commit isolates nothing: kill -9 is not a fault of a record', () => {
-    const { process } = slot()
+  test('one death without a commit names nothing: kill -9 is not a fault of a record', () => {
+    const { process, names } = slot()
     process()
     const { attempts, input } = process()
-    expect(attempts.isolates(input, 5)).toBe(false)
+    attempts.begin(input, 5)
+    expect(names()).toBeUndefined()
   })
 
-  test('two isolate what is read first', () => {
-    const { process } = slot()
+  test('two name what is read first, and no transaction gets smaller for it', () => {
+    const { process, names } = slot()
     process()
     process()
     const { attempts, input } = process()
-    expect(attempts.isolates(input, 5)).toBe(true)
-    expect(attempts.isolates(input, 5 + 999)).toBe(true)
-    expect(attempts.isolates(input, 5 + 1_000)).toBe(false)
+    for (const offset of [5, 5 + 999]) {
+      expect(attempts.begin(input, offset)).toBeUndefined()
+      expect(names()).toEqual({ partition: 'in[0]', offset })
+      expect(attempts.isolates(input, offset)).toBe(false)
+    }
+    attempts.begin(input, 5 + 1_000)
+    expect(names()).toBeUndefined()
   })
 
   test('a commit in between, or an orderly end, starts the count anew', () => {
-    const { process } = slot()
+    const { process, names } = slot()
     process()
-    const { attempts, input } = process()
-    attempts.committed([input])
+    const second = process()
+    second.attempts.committed([second.input])
     process()
     const third = process()
-    expect(third.attempts.isolates(third.input, 5)).toBe(false)
+    third.attempts.begin(third.input, 5)
+    expect(names()).toBeUndefined()
     third.attempts.ended()
     process()
     const last = process()
-    expect(last.attempts.isolates(last.input, 5)).toBe(false)
+    last.attempts.begin(last.input, 5)
+    expect(names()).toBeUndefined()
   })
 
   test('a note that is cut off is no note', () => {
-    const { process, damage } = slot()
+    const { process, damage, names } = slot()
     process()
     process()
     damage()
     const { attempts, input } = process()
-    expect(attempts.isolates(input, 5)).toBe(false)
+    attempts.begin(input, 5)
+    expect(names()).toBeUndefined()
   })
 })
 
-describe('RA1, RA3: attempts of one record', () => {
-  test('a record that ends the process leaves its name, and is given up after three tries that named it', () => {
+describe('RA1, RA3: failures of one record', () => {
+  test('a record that ends the process leaves its name, and is given up after three deaths that named it; another one is not touched', () => {
     const { process } = slot()
     process()
     process()
-    for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt++) {
+    for (let death = 1; death <= MAX_ATTEMPTS; death++) {
       const { attempts, input } = process()
-      expect(attempts.isolates(input, 5)).toBe(true)
-      expect(attempts.begin(input, 5)).toBeUndefined() // and the process dies of it
+      expect(attempts.begin(input, 5)).toBeUndefined()
+      expect(attempts.begin(input, 6)).toBeUndefined() // and the process dies of this one
     }
     const { attempts, input } = process()
-    expect(attempts.begin(input, 5)?.message).toBe('the process ended while it processed this record; given up after 3 attempts')
+    expect(attempts.begin(input, 5)).toBeUndefined()
+    expect(attempts.begin(input, 6)?.message).toBe('the process ended while it processed this record; given up after 3 attempts')
+  })
+
+  test('aborts for other reasons do not count: a named record may be read again as often as it takes', () => {
+    const { process } = slot()
+    process()
+    process()
+    const { attempts, input } = process()
+    for (let abort = 0; abort < 10; abort++) expect(attempts.begin(input, 5)).toBeUndefined()
+  })
+
+  test('an orderly end is no death of the record that ran last', () => {
+    const { process } = slot()
+    process()
+    process()
+    for (let end = 0; end < 10; end++) {
+      const { attempts, input } = process()
+      expect(attempts.begin(input, 5)).toBeUndefined()
+      attempts.ended()
+    }
   })
 
   test('a record that passes is forgotten with its commit', () => {
     const { process } = slot()
-    process()
-    process()
     const { attempts, input } = process()
-    attempts.begin(input, 5)
+    attempts.slow(input, 5, 12_000)
     input.next = 6
     attempts.committed([input])
-    // Left by a later death, the note holds no suspect: nothing at 5 or behind is isolated.
-    const next = process(5)
-    expect(next.attempts.isolates(next.input, 5)).toBe(false)
+    expect(attempts.failed({ topic: 'in', partition: 0, offset: 5 })).toBe(1)
   })
 
-  test('a slow record is named at once, isolated alone, and given up after three tries', () => {
+  test('a slow record is given up after three times', () => {
     const { process } = slot()
     const { attempts, input } = process()
-    attempts.slow(input, 7, 12_000)
-    expect([attempts.isolates(input, 7), attempts.isolates(input, 8)]).toEqual([true, false])
-    attempts.slow(input, 7, 12_000) // isolates() forgot it when 8 was asked for: counted by slow() itself
-    for (let attempt = 3; attempt <= MAX_ATTEMPTS; attempt++) {
+    for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt++) {
       expect(attempts.begin(input, 7)).toBeUndefined()
       attempts.slow(input, 7, 12_000)
     }
     expect(attempts.begin(input, 7)?.message).toMatch(/took 12000 ms, longer than a transaction may be open/)
+    expect(attempts.begin(input, 8)).toBeUndefined()
   })
 
   test('a refused transaction isolates what it held; the record that is refused alone gets the reason', () => {
@@ -108,27 +131,25 @@ describe('RA1, RA3: attempts of one record', () => {
     const { attempts, input } = process()
     input.next = 9
     attempts.refused([input], new Error('too large'))
-    expect([5, 8, 9].map((offset) => attempts.isolates(input, offset))).toEqual([true, true, false])
-    input.next = 9
-    attempts.refused([input], new Error('too large'))
+    expect([5, 8].map((offset) => attempts.isolates(input, offset))).toEqual([true, true])
     for (let attempt = 1; attempt <= MAX_ATTEMPTS; attempt++) {
-      expect(attempts.isolates(input, 5)).toBe(true)
       expect(attempts.begin(input, 5)).toBeUndefined()
       input.next = 6
       attempts.refused([input], new Error('too large'))
       input.next = 5
     }
     expect(attempts.begin(input, 5)?.message).toBe('the broker refused what it wrote: too large; given up after 3 attempts')
+    // Not isolated any more from the first record on that was not in the refused transaction.
+    expect(attempts.isolates(input, 9)).toBe(false)
   })
 
-  test('attempts of a record that fails by name go on over a restart that ended in order', () => {
+  test('failures by name go on over a restart that ended in order', () => {
     const { process } = slot()
     const first = process()
-    expect(first.attempts.failed(first.task, { topic: 'in', partition: 0, offset: 5 })).toBe(1)
+    expect(first.attempts.failed({ topic: 'in', partition: 0, offset: 5 })).toBe(1)
     first.attempts.ended()
     const second = process()
-    expect(second.attempts.isolates(second.input, 5)).toBe(true)
-    second.attempts.begin(second.input, 5)
-    expect(second.attempts.failed(second.task, { topic: 'in', partition: 0, offset: 5 })).toBe(2)
+    expect(second.attempts.begin(second.input, 5)).toBeUndefined()
+    expect(second.attempts.failed({ topic: 'in', partition: 0, offset: 5 })).toBe(2)
   })
 })

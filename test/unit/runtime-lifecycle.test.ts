@@ -61,19 +61,20 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
   const { consumer } = broker
   const metrics = new WorkerMetrics(clock)
   const slot = new SlotOwnership(consumer, tasks, 'app-a-0')
+  const positions = new PositionCheck({
+    admin: broker.admin,
+    tasks,
+    policy: 'fail',
+    metrics,
+    intervalMs: 30_000,
+    clock,
+    logger: silentLogger,
+  })
   const reader = new InputReader({
     consumer,
     tasks,
     slot,
-    positions: new PositionCheck({
-      admin: broker.admin,
-      tasks,
-      policy: 'fail',
-      metrics,
-      intervalMs: 30_000,
-      clock,
-      logger: silentLogger,
-    }),
+    positions,
     corruptedRecord: 'fail',
     metrics,
     tasksTopic: TASKS_TOPIC,
@@ -133,6 +134,7 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     consumer,
     outbox,
     reader,
+    positions,
     cycle: () => cycle,
     attempts,
     restorer,
@@ -158,7 +160,24 @@ async function runningOn(setup: ReturnType<typeof lifecycleOn>): Promise<Assigne
 
 function hasOffset({ broker }: ReturnType<typeof lifecycleOn>, offset: number): void {
   broker.consumer.committedOffsets.set('in[0]', { topic: 'in', partition: 0, offset, metadata: metadata('n') })
+  broker.admin.bounds.set('in[0]', { topic: 'in', partition: 0, logStart: 0, highWatermark: 1_000 })
 }
+
+describe('the position of an input', () => {
+  test('F52: outside of its log is found at its start, before anything is read: refused with the range, unless the policy says otherwise', async () => {
+    const setup = lifecycleOn()
+    hasOffset(setup, 5)
+    setup.broker.admin.bounds.set('in[0]', { topic: 'in', partition: 0, logStart: 9, highWatermark: 20 })
+    await setup.ring.open({ maxMessageBytes: 1_000_000, batchBytes: 1_000_000 })
+    setup.broker.consumer.assigned = setup.lifecycle.assigned(mine).slice()
+    await setup.lifecycle.handleEvents()
+    await settle()
+    await expect(setup.lifecycle.handleEvents()).rejects.toMatchObject({
+      code: 'offset-out-of-range',
+      message: 'reading is not possible: in[0] at offset 5, which has offsets 9 to 20',
+    })
+  })
+})
 
 /** What the task topic has on record: a table, and notes of the tasks that ever committed. */
 function hasProgress({ broker }: ReturnType<typeof lifecycleOn>, ...names: string[]): void {

@@ -149,7 +149,9 @@ describe('the policy for an offset out of range', () => {
     broker.script.fail('poll', refusal('poll', -140))
     expect(await reader.poll(10, 0)).toEqual({ records: [], ends: [] })
     expect([first.inputs[0]!.next, second.inputs[0]!.next]).toEqual([to, 7])
-    expect(broker.consumer.seeks).toEqual([{ topic: 'in', partition: 0, offset: to }])
+    // The client has stopped the input for good: a seek would fail, a new assignment is needed.
+    expect(broker.consumer.seeks).toEqual([])
+    expect(reader.mustRejoin).toBe(true)
     expect(metrics.offsetsPassedOver).toBe(passedOver)
     // Committed at once: the next start must not meet it again.
     expect([first.dirty, second.dirty]).toEqual([true, false])

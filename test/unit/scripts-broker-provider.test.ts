@@ -2,7 +2,7 @@ import { createServer, type AddressInfo } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { imageVariable } from '../../scripts/broker-provider/docker-broker.ts'
 import { freePorts } from '../../scripts/broker-provider/jvm-broker.ts'
-import { parseRecord, provideBroker } from '../../scripts/broker-provider/provider.ts'
+import { DEFAULT_KAFKA_VERSION, defaultKafkaVersion, parseRecord, provideBroker } from '../../scripts/broker-provider/provider.ts'
 import { brokerNameOfTopicSetting, clusterProperties, propertiesText } from '../../scripts/broker-provider/server-properties.ts'
 
 describe('broker properties', () => {
@@ -86,6 +86,25 @@ describe('KAFKA_BROKERS', () => {
     await expect(provideBroker({ nodes: 1 }, { KAFKA_BROKERS: `127.0.0.1:${port}` })).rejects.toThrow(
       new RegExp(`KAFKA_BROKERS is set to 127\\.0\\.0\\.1:${port}.*unset KAFKA_BROKERS`),
     )
+  })
+})
+
+describe('something between clients and brokers', () => {
+  it('cannot be had with KAFKA_BROKERS, which is refused before anybody is asked', async () => {
+    const advertise = (): string => {
+      throw new Error('asked')
+    }
+    await expect(provideBroker({ nodes: 1, advertise }, { KAFKA_BROKERS: 'localhost:9092' })).rejects.toThrow(
+      /KAFKA_BROKERS is set to localhost:9092.*unset KAFKA_BROKERS/,
+    )
+  })
+})
+
+describe('the version that is started', () => {
+  it('is that of MILLRACE_KAFKA_VERSION, else the default', () => {
+    expect(defaultKafkaVersion({ MILLRACE_KAFKA_VERSION: '4.0.2' })).toBe('4.0.2')
+    expect(defaultKafkaVersion({ MILLRACE_KAFKA_VERSION: ' ' })).toBe(DEFAULT_KAFKA_VERSION)
+    expect(defaultKafkaVersion({})).toBe(DEFAULT_KAFKA_VERSION)
   })
 })
 
