@@ -1,19 +1,21 @@
-/** Whether a cluster answers, asked by a client that is not the one under test. */
+/** Whether a cluster answers, asked without the client under test. */
 import { setTimeout as delay } from 'node:timers/promises'
-import { Kafka, logLevel, type Admin } from 'kafkajs'
+import { readClusterView, type ClusterMember } from './metadata-request.ts'
 
 const ATTEMPT_MS = 3_000
 const PAUSE_MS = 100
 
-export interface ClusterMember {
-  readonly nodeId: number
-  readonly host: string
-  readonly port: number
-}
-
-/** One question for the members of the cluster; throws when nothing answers. */
+/** The members of the cluster, by the first of the addresses that answers; throws what the last one said when none does. */
 export async function describeCluster(brokers: string, timeoutMs: number = ATTEMPT_MS): Promise<readonly ClusterMember[]> {
-  return withAdmin(brokers, timeoutMs, async (admin) => (await admin.describeCluster()).brokers)
+  let failure: unknown
+  for (const address of brokers.split(',')) {
+    try {
+      return (await readClusterView(address.trim(), timeoutMs)).members
+    } catch (error) {
+      failure = error
+    }
+  }
+  throw failure
 }
 
 export interface ExpectedMember {
@@ -49,13 +51,9 @@ export async function awaitCluster(
 /** Waits until the node is in sync in every partition that it has a replica of and that has a leader. It is asked itself. */
 export async function awaitReplicas(node: ExpectedMember, deadlineMs: number, hasFailed: () => string | undefined): Promise<void> {
   await ask(node.address, performance.now() + deadlineMs, deadlineMs, hasFailed, async () => {
-    const behind = await withAdmin(node.address, ATTEMPT_MS, async (admin) =>
-      (await admin.fetchTopicMetadata()).topics.flatMap(({ name, partitions }) =>
-        partitions
-          .filter(({ leader, replicas, isr }) => leader >= 0 && replicas.includes(node.id) && !isr.includes(node.id))
-          .map(({ partitionId }) => `${name}-${partitionId}`),
-      ),
-    )
+    const behind = (await readClusterView(node.address, ATTEMPT_MS)).partitions
+      .filter(({ leader, replicas, inSync }) => leader >= 0 && replicas.includes(node.id) && !inSync.includes(node.id))
+      .map(({ topic, partition }) => `${topic}-${partition}`)
     return behind.length === 0 ? undefined : `its replicas of ${behind.slice(0, 5).join(', ')} are behind (${behind.length} in all)`
   })
 }
@@ -81,22 +79,5 @@ async function ask(
     if (performance.now() > deadline)
       throw new Error(`the broker at ${address} is not ready after ${Math.round(deadlineMs / 1000)} s: ${complaint}`)
     await delay(PAUSE_MS)
-  }
-}
-
-async function withAdmin<T>(brokers: string, timeoutMs: number, use: (admin: Admin) => Promise<T>): Promise<T> {
-  const admin = new Kafka({
-    clientId: 'millrace-broker-check',
-    brokers: brokers.split(',').map((address) => address.trim()),
-    logLevel: logLevel.NOTHING,
-    connectionTimeout: timeoutMs,
-    requestTimeout: timeoutMs,
-    retry: { retries: 0 },
-  }).admin()
-  try {
-    await admin.connect()
-    return await use(admin)
-  } finally {
-    await admin.disconnect().catch(() => undefined)
   }
 }

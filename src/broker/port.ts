@@ -187,6 +187,8 @@ export interface GroupConsumerOptions {
   readonly sessionTimeoutMs: number
   readonly heartbeatIntervalMs: number
   readonly maxPollIntervalMs: number
+  /** A batch that does not fit its checksum fails the poll, for good; unchecked, its bytes are delivered as they are. */
+  readonly checkChecksums: boolean
 }
 
 export interface ProducerOptions {

@@ -60,8 +60,8 @@ export interface Config {
   readonly changelogMissing?: 'fail' | 'recreate'
   /** The cleanup policy of an internal topic was changed: refuse to start (default), or set it back. */
   readonly changelogSettings?: 'fail' | 'repair'
-  /** A batch of an input does not fit its checksum: stop (default), or go on behind it, counted. */
-  readonly corruptedRecord?: 'fail' | 'skip'
+  /** A batch of an input does not fit its checksum: stop (default), or do not check: damaged bytes reach the codecs and `onError`. */
+  readonly corruptedRecord?: 'fail' | 'deliver'
 
   /** For each task. Default 8 MiB. */
   readonly memtableBytes?: ByteSize

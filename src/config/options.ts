@@ -40,7 +40,7 @@ export interface OptionValues {
   readonly metadataPollMs: number
   readonly taskTimeoutMs: number
   readonly offsetOutOfRange: 'fail' | 'earliest' | 'latest'
-  readonly corruptedRecord: 'fail' | 'skip'
+  readonly corruptedRecord: 'fail' | 'deliver'
 
   readonly memtableBytes: number
   readonly memoryBudgetBytes: number
@@ -392,10 +392,10 @@ export const OPTIONS: { readonly [K in OptionKey]: Option<OptionValues[K]> } = {
     group: 'consumer',
     doc: 'When records were deleted before they were processed (retention), or a topic was re-created: `fail` stops and names the range; `earliest` and `latest` go on at the start or the end of the log, with an error in the log and a count of what was passed over.',
   }),
-  corruptedRecord: choice('fail', ['fail', 'skip'], {
+  corruptedRecord: choice('fail', ['fail', 'deliver'], {
     name: 'corruptedRecord',
     group: 'consumer',
-    doc: 'When a batch of an input does not fit its checksum: `fail` stops; `skip` goes on behind it, with an error in the log and a count.',
+    doc: 'When a batch of an input does not fit its checksum: `fail` stops and says at which offset; `deliver` checks no checksums, so damaged bytes reach the codecs, and what they cannot read goes the way of `onError`.',
   }),
 
   memtableBytes: size('8MiB', '4KiB', '4GiB', {

@@ -16,8 +16,6 @@ export interface Counters {
   readonly fences: number
   /** Offsets passed over under the policy `offsetOutOfRange`. */
   readonly offsetsPassedOver: number
-  /** Batches of inputs passed over under `corruptedRecord: 'skip'`. */
-  readonly corruptedBatches: number
 }
 
 export const NO_COUNTS: Counters = Object.freeze({
@@ -31,7 +29,6 @@ export const NO_COUNTS: Counters = Object.freeze({
   aborts: 0,
   fences: 0,
   offsetsPassedOver: 0,
-  corruptedBatches: 0,
 })
 
 export function addCounts(one: Counters, other: Counters): Counters {

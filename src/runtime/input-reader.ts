@@ -14,6 +14,7 @@
 import type { GroupConsumer, PartitionEnd, PollResult } from '../broker/port.ts'
 import { delay } from '../common/delay.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
+import { partitionName } from '../common/topic-partition.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { classify } from '../errors/classify.ts'
 import { ConfigError, FatalError } from '../errors/errors.ts'
@@ -21,8 +22,6 @@ import type { AssignedTask, InputPartition } from './assigned-task.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
 import type { PositionCheck } from './position-check.ts'
 import type { SlotOwnership } from './slot-ownership.ts'
-import type { WorkerMetrics } from './worker-metrics.ts'
-import type { CorruptedRecordPolicy } from './worker-options.ts'
 
 const OFFSET_OUT_OF_RANGE = 1
 const AUTO_OFFSET_RESET = -140
@@ -36,8 +35,6 @@ export interface InputReaderOptions {
   readonly tasks: OwnedTasks
   readonly slot: SlotOwnership
   readonly positions: PositionCheck
-  readonly corruptedRecord: CorruptedRecordPolicy
-  readonly metrics: WorkerMetrics
   readonly tasksTopic: string
   readonly clock: Clock
   readonly timers: Timers
@@ -67,31 +64,14 @@ export class InputReader {
         await this.#checkPositions()
         return NOTHING
       }
-      if (reaction === 'corrupted') {
-        this.#corrupted(error)
-        return NOTHING
-      }
+      // The client does not step over it (seen): nothing of that partition would ever be read again.
+      if (reaction === 'corrupted') throw corrupted(error, [...this.#options.tasks.inputs()])
       if (reaction === 'config' || reaction === 'poisoned')
         throw new ConfigError(`reading is not possible: ${error.message}: ${reason}`, { code: 'reading-refused', cause: error })
       if (reaction === 'fatal') throw new FatalError(`the consumer failed: ${error.message}`, { code: 'consumer-failed', cause: error })
       this.#options.logger.warn({ code: error.code, error: error.message }, `poll failed: ${reason}`)
       return NOTHING
     }
-  }
-
-  /** A batch whose checksum does not fit. The client has stepped over it and names the place in its message only (X6: never silently). */
-  #corrupted(error: BrokerError): void {
-    const { corruptedRecord, metrics, logger } = this.#options
-    if (corruptedRecord === 'fail') {
-      throw new ConfigError(`a batch of an input is corrupted: ${error.message}`, {
-        code: 'corrupted-record',
-        remedy:
-          "Its bytes are damaged on the broker’s disk or on the way: check the replicas (a change of leader may serve a sound copy). To go on without such batches set corruptedRecord to 'skip'.",
-        cause: error,
-      })
-    }
-    metrics.corruptedBatches++
-    logger.error({ error: error.message }, "a corrupted batch of an input was passed over (option corruptedRecord is 'skip')")
   }
 
   /** The input a record of the present poll belongs to; undefined when the record is stale (I2). */
@@ -211,4 +191,15 @@ export class InputReader {
     }
     return lag
   }
+}
+
+/** The client does not say which partition it was: named are all that are read, with where they stand. */
+function corrupted(error: BrokerError, inputs: readonly InputPartition[]): ConfigError {
+  const where = inputs.map(({ topic, partition, next }) => `${partitionName(topic, partition)} offset ${next}`).join(', ')
+  return new ConfigError(`a batch of an input is corrupted, at one of ${where}: ${error.message}`, {
+    code: 'corrupted-record',
+    remedy:
+      "Its bytes are damaged on the broker\u2019s disk or on the way: check the replicas (a change of leader may serve a sound copy). To go on, move the group\u2019s offset behind it on purpose (kafka-consumer-groups.sh --reset-offsets), or set corruptedRecord to 'deliver': then damaged bytes reach the codecs, and onError.",
+    cause: error,
+  })
 }

@@ -17,7 +17,6 @@ export class WorkerMetrics {
   deadLetters = 0
   /** By the policy for offsets out of range. */
   offsetsPassedOver = 0
-  corruptedBatches = 0
   fences = 0
   /** Age of the oldest transaction so far when it ended, ms. */
   oldestTransactionMs = 0

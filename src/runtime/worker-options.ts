@@ -11,8 +11,8 @@ export type CommitReason = 'drained' | 'interval' | 'records' | 'bytes' | 'flush
 
 /** What happens when an input's position lies outside of its log: stop, or go on at the log's start or end without the records between. */
 export type OffsetOutOfRangePolicy = 'fail' | 'earliest' | 'latest'
-/** What happens when a batch of an input does not fit its checksum: stop, or go on behind it. */
-export type CorruptedRecordPolicy = 'fail' | 'skip'
+/** What happens when a batch of an input does not fit its checksum: stop, or never look. */
+export type CorruptedRecordPolicy = 'fail' | 'deliver'
 
 export interface WorkerSettings {
   readonly applicationId: string

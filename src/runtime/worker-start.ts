@@ -99,6 +99,7 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
     sessionTimeoutMs: settings.sessionTimeoutMs,
     heartbeatIntervalMs: settings.heartbeatIntervalMs,
     maxPollIntervalMs: settings.maxPollIntervalMs,
+    checkChecksums: settings.corruptedRecord === 'fail',
   })
   options.onConsumer(consumer)
   const slot = new SlotOwnership(consumer, tasks, slotName)
@@ -116,8 +117,6 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
     tasks,
     slot,
     positions,
-    corruptedRecord: settings.corruptedRecord,
-    metrics,
     tasksTopic,
     clock,
     timers,

@@ -411,7 +411,6 @@ export class Worker {
       aborts: metrics.aborts,
       fences: metrics.fences,
       offsetsPassedOver: metrics.offsetsPassedOver,
-      corruptedBatches: metrics.corruptedBatches,
       transactionAgeMs: this.#parts?.cycle.ageMs ?? 0,
       oldestTransactionMs: metrics.oldestTransactionMs,
       abortsByCause: Object.fromEntries(metrics.abortsByCause),

@@ -116,10 +116,13 @@ describe.skipIf(inject('javaTools') === null)('behind a proxy', { timeout: LIMIT
   describe('A3: a commit without an answer', () => {
     test('A3: EndTxn arrives at the broker after the client gave up, while the next transaction of the same id is open: it changes nothing', async () => {
       const place = await ownScene('late-commit')
-      // No commit for the sake of a flush in between, and time to look at the held transaction before it is given up too.
+      // No commit for the sake of a flush in between; given up before the client, at the transaction time-out, sends EndTxn again by itself; and time to look
+      // at the next transaction before that one is given up too.
       const started = await behindProxy(place, dedupeTopology(place), {
         producerRingSize: 1,
         stateFlushInterval: '10m',
+        transactionTimeout: '25s',
+        sessionTimeout: '40s',
         maxPollInterval: '45s',
       })
       await send(place, events('a', 200))

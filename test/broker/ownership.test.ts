@@ -283,6 +283,7 @@ describe('CF25: what is assigned', () => {
       sessionTimeoutMs: 30_000,
       heartbeatIntervalMs: 500,
       maxPollIntervalMs: 60_000,
+      checkChecksums: true,
     })
     onTestFinished(() => consumer.close())
     const both = [0, 1].map((partition) => ({ topic: input, partition }))

@@ -9,6 +9,7 @@ import { afterAll, beforeAll, describe, expect, inject, it } from 'vitest'
 import { processIsAlive } from '../../scripts/bootstrap/file-lock.mjs'
 import { consoleConsumer, GET_OFFSETS, javaTool, TOPIC_COMMAND, type ConsumedRecord } from '../../scripts/broker-provider/provider.ts'
 import { describeCluster } from '../../scripts/broker-provider/cluster-check.ts'
+import { readClusterView } from '../../scripts/broker-provider/metadata-request.ts'
 import { startJvmBroker } from '../../scripts/broker-provider/jvm-broker.ts'
 import { until } from '../helpers/condition.ts'
 import { startKafkaProxy, type KafkaProxy } from '../helpers/kafka-proxy/kafka-proxy.ts'
@@ -220,12 +221,9 @@ async function createReplicatedTopic(admin: Admin, topic: string): Promise<void>
 
 /** Partitions of the topic in which the node is not in sync, by the account of the broker at the address. */
 async function outOfSync(address: string, topic: string, node: number): Promise<number[]> {
-  const admin = new Kafka({ brokers: [address], logLevel: logLevel.NOTHING }).admin()
-  await admin.connect()
-  const [found] = (await admin.fetchTopicMetadata({ topics: [topic] })).topics
-  await admin.disconnect()
-  expect(found?.partitions).toHaveLength(3)
-  return (found?.partitions ?? []).filter(({ isr }) => !isr.includes(node)).map(({ partitionId }) => partitionId)
+  const partitions = (await readClusterView(address, 10_000)).partitions.filter((each) => each.topic === topic)
+  expect(partitions).toHaveLength(3)
+  return partitions.filter(({ inSync }) => !inSync.includes(node)).map(({ partition }) => partition)
 }
 
 /** The data folder of a broker by its command line: the properties file is its last argument. */

@@ -38,6 +38,7 @@ test('a member that dies between the two rounds of a rebalance and comes back le
       sessionTimeoutMs: 30_000,
       heartbeatIntervalMs: 500,
       maxPollIntervalMs: 60_000,
+      checkChecksums: true,
     })
     consumer.subscribe(topic, listener)
     let isStopped = false

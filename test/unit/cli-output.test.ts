@@ -23,7 +23,6 @@ const STATUS: WorkerStatus = {
   aborts: 0,
   fences: 0,
   offsetsPassedOver: 0,
-  corruptedBatches: 0,
   transactionAgeMs: 0,
   oldestTransactionMs: 0,
   abortsByCause: {},

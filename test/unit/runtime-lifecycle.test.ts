@@ -75,8 +75,6 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     tasks,
     slot,
     positions,
-    corruptedRecord: 'fail',
-    metrics,
     tasksTopic: TASKS_TOPIC,
     clock,
     timers,

@@ -1,8 +1,9 @@
-import { createServer, type AddressInfo } from 'node:net'
+import { createServer, type AddressInfo, type Socket } from 'node:net'
 import { describe, expect, it } from 'vitest'
 import { imageVariable } from '../../scripts/broker-provider/docker-broker.ts'
 import { freePorts } from '../../scripts/broker-provider/jvm-broker.ts'
 import { DEFAULT_KAFKA_VERSION, defaultKafkaVersion, parseRecord, provideBroker } from '../../scripts/broker-provider/provider.ts'
+import { decodeClusterView, readClusterView } from '../../scripts/broker-provider/metadata-request.ts'
 import { brokerNameOfTopicSetting, clusterProperties, propertiesText } from '../../scripts/broker-provider/server-properties.ts'
 
 describe('broker properties', () => {
@@ -105,6 +106,79 @@ describe('the version that is started', () => {
     expect(defaultKafkaVersion({ MILLRACE_KAFKA_VERSION: '4.0.2' })).toBe('4.0.2')
     expect(defaultKafkaVersion({ MILLRACE_KAFKA_VERSION: ' ' })).toBe(DEFAULT_KAFKA_VERSION)
     expect(defaultKafkaVersion({})).toBe(DEFAULT_KAFKA_VERSION)
+  })
+})
+
+describe('the view of one broker', () => {
+  // Metadata, version 5, of a broker: two members, a topic of two partitions, one of them without a leader and with a replica that is behind.
+  const int = (value: number, bytes: 1 | 2 | 4): Buffer => {
+    const buffer = Buffer.alloc(bytes)
+    buffer.writeIntBE(value, 0, bytes)
+    return buffer
+  }
+  const text = (value: string | null): Buffer => Buffer.concat([int(value?.length ?? -1, 2), Buffer.from(value ?? '')])
+  const list = (...elements: Buffer[]): Buffer => Buffer.concat([int(elements.length, 4), ...elements])
+  const ids = (...values: number[]): Buffer => list(...values.map((value) => int(value, 4)))
+  const member = (id: number, port: number, rack: string | null): Buffer =>
+    Buffer.concat([int(id, 4), text('localhost'), int(port, 4), text(rack)])
+  const answer = Buffer.concat([
+    int(1, 4),
+    int(0, 4),
+    list(member(1, 9_001, null), member(2, 9_002, 'r')),
+    text('cluster'),
+    int(2, 4),
+    list(
+      Buffer.concat([
+        int(0, 2),
+        text('t'),
+        int(0, 1),
+        list(
+          Buffer.concat([int(0, 2), int(0, 4), int(1, 4), ids(1, 2), ids(1, 2), ids()]),
+          Buffer.concat([int(5, 2), int(1, 4), int(-1, 4), ids(2, 1), ids(2), ids(2)]),
+        ),
+      ]),
+    ),
+  ])
+
+  it('has its members, and per partition leader, replicas and those in sync', () => {
+    expect(decodeClusterView(answer)).toEqual({
+      members: [
+        { nodeId: 1, host: 'localhost', port: 9_001 },
+        { nodeId: 2, host: 'localhost', port: 9_002 },
+      ],
+      partitions: [
+        { topic: 't', partition: 0, leader: 1, replicas: [1, 2], inSync: [1, 2] },
+        { topic: 't', partition: 1, leader: -1, replicas: [2, 1], inSync: [2] },
+      ],
+    })
+  })
+
+  it('is read from an answer that comes in pieces; silence, a closed connection and an answer that is none are errors', async () => {
+    const behaviours: ((socket: Socket) => void)[] = [
+      (socket) => {
+        socket.setNoDelay(true)
+        const frame = Buffer.concat([int(answer.length, 4), answer])
+        for (const byte of frame) socket.write(Buffer.of(byte))
+      },
+      () => undefined,
+      (socket) => socket.end(),
+      (socket) => socket.write(Buffer.concat([int(6, 4), Buffer.alloc(6, 0x7f)])),
+    ]
+    const sockets = new Set<Socket>()
+    const server = createServer((socket) => {
+      sockets.add(socket)
+      socket.on('error', () => undefined)
+      socket.once('data', () => behaviours.shift()?.(socket))
+    })
+    await new Promise<void>((resolve) => server.listen(0, '127.0.0.1', resolve))
+    const address = `127.0.0.1:${(server.address() as AddressInfo).port}`
+    expect((await readClusterView(address, 10_000)).members).toHaveLength(2)
+    await expect(readClusterView(address, 50)).rejects.toThrow(/does not answer within 50 ms/)
+    await expect(readClusterView(address, 10_000)).rejects.toThrow(/closed the connection/)
+    await expect(readClusterView(address, 10_000)).rejects.toThrow(RangeError)
+    for (const socket of sockets) socket.destroy()
+    await new Promise<void>((resolve) => server.close(() => resolve()))
+    await expect(readClusterView(address, 10_000)).rejects.toThrow(/ECONNREFUSED/)
   })
 })
 

@@ -46,8 +46,7 @@ class KafkaGroupConsumer implements GroupConsumer {
         // The default of one second stalls after a full queue (CLIENT-FACTS 10).
         'fetch.queue.backoff.ms': 10,
         'fetch.wait.max.ms': 100,
-        // Damaged bytes would otherwise reach the codecs, or pass for a record.
-        'check.crcs': true,
+        'check.crcs': options.checkChecksums,
         'queued.min.messages': 20_000,
         'queued.max.messages.kbytes': 32_768,
         ...baseConfig(settings), // the user's tuning wins over ours, what the promises need wins over both
