@@ -418,7 +418,7 @@ describe('CF32: metadata', () => {
     await expect(running.app.finished).rejects.toMatchObject({
       name: 'ConfigError',
       code: 'unknown-task',
-      message: expect.stringContaining('task 1'),
+      message: expect.stringContaining('partitions 1 of'),
     })
   })
 })
