@@ -11,7 +11,7 @@ export interface ClusterMember {
   readonly port: number
 }
 
-export interface PartitionView {
+interface PartitionView {
   readonly topic: string
   readonly partition: number
   /** -1 while there is none. */

@@ -8,7 +8,7 @@
  *  CC1. Offsets are sent for every task that wrote or advanced, and only while it is owned (X3).
  *  CC2. Write-sets are merged only after the commit succeeded, and positions become committed positions in the same step (X1, X2).
  *  CC3. After a failed transaction every running task is back at its committed positions with an empty write-set, before the next poll.
- *  CC4. A fenced producer is re-initialised only after the consumer proved that the slot is still ours; a second fence within a minute ends the worker:
+ *  CC4. A fenced producer is re-initialised only after the consumer proved that the slot is still ours; a second fence within a minute that no time-out explains ends the worker:
  *      two processes that both re-init fence each other for ever (CLIENT-FACTS 21). Until then tasks are closed and polling goes on.
  *  CC5. While no transaction can begin nothing is read (input-reader I3); events of the group are handled all the same.
  */
@@ -63,6 +63,8 @@ export class CommitCycle {
   #abortingSince = 0
   #refusalsInARow = 0
   #fencedAt = Number.NEGATIVE_INFINITY
+  /** The last fence that no time-out explains. */
+  #takenAt = Number.NEGATIVE_INFINITY
   #fence: BrokerError | undefined
 
   constructor(options: CommitCycleOptions) {
@@ -283,20 +285,22 @@ export class CommitCycle {
     this.#outputs = 0
   }
 
-  #countAbort({ cause, error }: Extract<Outcome, { kind: 'aborted' }>): void {
-    const { metrics, logger, clock, settings } = this.#options
+  /** Aborts and fences without a commit in between end the worker, however often each may pass. */
+  #checkProgress(error: BrokerError, reason: string): void {
+    const { clock, settings } = this.#options
     const now = clock.monotonic()
     if (this.#abortsInARow++ === 0) this.#abortingSince = now
-    if (now - this.#abortingSince > settings.taskTimeoutMs) {
-      throw new FatalError(
-        `nothing could be committed for ${settings.taskTimeoutMs} ms (option taskTimeout): ${error.message}: ${cause.reason}`,
-        {
-          code: 'no-progress',
-          remedy: 'Check the brokers and the group; nothing was lost, the next start goes on from the last commit.',
-          cause: error,
-        },
-      )
-    }
+    if (now - this.#abortingSince <= settings.taskTimeoutMs) return
+    throw new FatalError(`nothing could be committed for ${settings.taskTimeoutMs} ms (option taskTimeout): ${error.message}: ${reason}`, {
+      code: 'no-progress',
+      remedy: 'Check the brokers and the group; nothing was lost, the next start goes on from the last commit.',
+      cause: error,
+    })
+  }
+
+  #countAbort({ cause, error }: Extract<Outcome, { kind: 'aborted' }>): void {
+    const { metrics, logger } = this.#options
+    this.#checkProgress(error, cause.reason)
     metrics.aborted(`${error.operation}:${error.code}`)
     logger.warn(
       { operation: error.operation, code: error.code, reaction: cause.reaction, records: this.#records },
@@ -335,9 +339,13 @@ export class CommitCycle {
 
   /** -144 means a time-out or a take-over; the flags do not tell (CC4). The tasks restore what the broker has decided, whichever it was. */
   #fenced(error: BrokerError): void {
-    const { clock, logger, slot, metrics } = this.#options
+    const { clock, logger, slot, metrics, settings } = this.#options
     const now = clock.monotonic()
-    if (now - this.#fencedAt < FENCED_TWICE_WITHIN_MS) throw slot.taken(error)
+    // A transaction older than its time-out was aborted by the broker, which is no take-over, however often the process is stopped (seen: two in a minute).
+    const timedOut = now - this.#startedAt >= settings.transactionTimeoutMs
+    if (!timedOut && now - this.#takenAt < FENCED_TWICE_WITHIN_MS) throw slot.taken(error)
+    if (!timedOut) this.#takenAt = now
+    this.#checkProgress(error, 'a producer was fenced')
     this.#fencedAt = now
     this.#fence = error
     metrics.fences++

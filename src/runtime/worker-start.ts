@@ -6,6 +6,8 @@
  * dead predecessor of this slot left open is aborted before anybody waits for it.
  */
 import type { BrokerAdmin, GroupConsumer } from '../broker/port.ts'
+import { BrokerError } from '../errors/broker-error.ts'
+import { ConfigError } from '../errors/errors.ts'
 import { CommitCycle } from './commit-cycle.ts'
 import { GroupWatch } from './group-watch.ts'
 import { InputReader } from './input-reader.ts'
@@ -31,6 +33,8 @@ import type { WorkerMetrics } from './worker-metrics.ts'
 import type { WorkerOptions } from './worker-options.ts'
 
 const TASK_TABLE_TIMEOUT_MS = 30_000
+/** librdkafka's "no such entry": retriable. */
+const NOT_KNOWN_YET = -156
 
 /** What exists once the worker is connected. */
 export interface WorkerParts {
@@ -83,7 +87,10 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
   )
   await answered('changelogs', () => ensureInternalTopics(broker.admin, changelogs, retry, settings.changelogSettings))
   const own = [tasksTopic, ...changelogs.map(({ name }) => name)]
-  const written = [...sinks.values(), ...(await answered('limits of internal topics', () => readSinkLimits(broker.admin, own))).values()]
+  const written = [
+    ...sinks.values(),
+    ...(await answered('limits of internal topics', () => readSinkLimits(broker.admin, own).catch(notHeardOfYet))).values(),
+  ]
   const logStarts = new LogStarts({
     admin: broker.admin,
     partitions: () => layouts.partitions(tasksTopic),
@@ -188,4 +195,11 @@ async function checkedKeepAlive(admin: BrokerAdmin, { settings, logger }: Worker
   checkBrokerLimits(config, settings)
   const retentionMs = Number(config.get('offsets.retention.minutes') ?? 0) * 60_000
   return retentionMs > 0 ? Math.min(settings.offsetKeepAliveMs, retentionMs / 4) : settings.offsetKeepAliveMs
+}
+
+/** Topics that were made or found a moment ago are not missing: the broker that answered has not heard of them yet. */
+function notHeardOfYet(error: unknown): never {
+  if (error instanceof ConfigError && error.code === 'topic-missing')
+    throw new BrokerError('admin', NOT_KNOWN_YET, error.message, { isRetriable: true }, error)
+  throw error
 }

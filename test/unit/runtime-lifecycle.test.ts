@@ -37,7 +37,13 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
   const timers = new InstantTimers(clock)
   const owner = { slot: 'a-0', pid: 1, host: 'h' }
   const backend = createMemoryBackend({ owner, clock, timers, disk, lockTimeoutMs: 15_000 })
-  const settings = { applicationId: 'app', taskTimeoutMs: 300_000, producerRingSize: 2 } as WorkerSettings
+  const settings = {
+    applicationId: 'app',
+    taskTimeoutMs: 300_000,
+    producerRingSize: 2,
+    transactionTimeoutMs: 10_000,
+    heartbeatIntervalMs: 1_000,
+  } as WorkerSettings
   const events: string[] = []
   const worker: WorkerOptions = {
     plan,
@@ -435,5 +441,42 @@ describe('F1: a worker that woke up after its session was over', () => {
     const state = await setup.backend.open('0_0', plan.subTopologies[0]!.stores)
     expect(state.checkpoint('dedupe')).toBeUndefined()
     expect(setup.broker.script.operations).not.toContain('commit')
+  })
+})
+
+describe('CC4: a second fence within a minute', () => {
+  async function fencedTwice(ageMs: number): Promise<unknown> {
+    const setup = lifecycleOn()
+    await runningOn(setup)
+    const { broker, cycle, clock, tasks } = setup
+    for (const round of [1, 2]) {
+      broker.script.fail('sendOffsets', refusal('sendOffsets', -144, { isFatal: true }))
+      expect(await cycle.begin()).toBe(true)
+      tasks.get(0)!.touched = true
+      clock.advance(ageMs)
+      try {
+        expect(await cycle.commit('interval')).toBe(false)
+      } catch (error) {
+        return { round, code: (error as { code?: string }).code }
+      }
+      // The way back: membership is proven, producers are new, the task restores.
+      for (let turn = 0; turn < 10; turn++) {
+        clock.advance(1_000)
+        await cycle.recover()
+        await settle()
+        await setup.lifecycle.handleEvents()
+      }
+      expect(tasks.get(0)!.phase).toBe('running')
+      expect(cycle.isUsable).toBe(true)
+    }
+    return undefined
+  }
+
+  test('ends the worker: another process has the slot', async () => {
+    expect(await fencedTwice(10)).toEqual({ round: 2, code: 'slot-taken' })
+  })
+
+  test('that a time-out explains does not: a process that is stopped twice is still the owner', async () => {
+    expect(await fencedTwice(11_000)).toBeUndefined()
   })
 })

@@ -16,8 +16,6 @@ import { ProxiedConnection } from './connection.ts'
 import { ActiveRule, Faults, type Direction, type FrameRule, type Strikes } from './faults.ts'
 import type { Verdict } from './frames.ts'
 
-export type { Direction, FrameRule, Strikes } from './faults.ts'
-
 /** API keys of requests that tests strike at. */
 export const API = {
   produce: 0,
