@@ -8,8 +8,8 @@
  *  CC1. Offsets are sent for every task that wrote or advanced, and only while it is owned (X3).
  *  CC2. Write-sets are merged only after the commit succeeded, and positions become committed positions in the same step (X1, X2).
  *  CC3. After a failed transaction every running task is back at its committed positions with an empty write-set, before the next poll.
- *  CC4. A fenced producer is re-initialised only after the consumer proved that the slot is still ours; a second fence within a minute that no time-out explains ends the worker:
- *      two processes that both re-init fence each other for ever (CLIENT-FACTS 21). Until then tasks are closed and polling goes on.
+ *  CC4. A fenced producer is re-initialised only after the consumer proved that the slot is still ours; a second fence within a minute that no time-out
+ *      explains ends the worker: two processes that both re-init fence each other for ever (CLIENT-FACTS 21). Until then tasks are closed and polling goes on.
  *  CC5. While no transaction can begin nothing is read (input-reader I3); events of the group are handled all the same.
  */
 import type { GroupConsumer, OffsetToCommit } from '../broker/port.ts'
@@ -102,11 +102,10 @@ export class CommitCycle {
 
   /** Lazily, before the first record. False: refused, and positions are rewound. */
   async begin(): Promise<boolean> {
+    // Before the call: a fence that shows at begin is that of a transaction just born, not of the one before it.
+    this.#startedAt = this.#options.clock.monotonic()
     const refused = await this.#options.machine.begin()
-    if (refused === undefined) {
-      this.#startedAt = this.#options.clock.monotonic()
-      return true
-    }
+    if (refused === undefined) return true
     await this.#settle(refused)
     return false
   }

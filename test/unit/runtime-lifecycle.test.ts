@@ -445,17 +445,14 @@ describe('F1: a worker that woke up after its session was over', () => {
 })
 
 describe('CC4: a second fence within a minute', () => {
-  async function fencedTwice(ageMs: number): Promise<unknown> {
+  /** What ended the second of two fenced transactions; undefined when the worker went on. */
+  async function fencedTwice(fence: (setup: ReturnType<typeof lifecycleOn>) => Promise<boolean>): Promise<unknown> {
     const setup = lifecycleOn()
     await runningOn(setup)
-    const { broker, cycle, clock, tasks } = setup
+    const { cycle, clock, tasks } = setup
     for (const round of [1, 2]) {
-      broker.script.fail('sendOffsets', refusal('sendOffsets', -144, { isFatal: true }))
-      expect(await cycle.begin()).toBe(true)
-      tasks.get(0)!.touched = true
-      clock.advance(ageMs)
       try {
-        expect(await cycle.commit('interval')).toBe(false)
+        expect(await fence(setup)).toBe(false)
       } catch (error) {
         return { round, code: (error as { code?: string }).code }
       }
@@ -472,11 +469,30 @@ describe('CC4: a second fence within a minute', () => {
     return undefined
   }
 
+  const atOffsets =
+    (ageMs: number) =>
+    async ({ broker, cycle, clock, tasks }: ReturnType<typeof lifecycleOn>): Promise<boolean> => {
+      broker.script.fail('sendOffsets', refusal('sendOffsets', -144, { isFatal: true }))
+      expect(await cycle.begin()).toBe(true)
+      tasks.get(0)!.touched = true
+      clock.advance(ageMs)
+      return cycle.commit('interval')
+    }
+
   test('ends the worker: another process has the slot', async () => {
-    expect(await fencedTwice(10)).toEqual({ round: 2, code: 'slot-taken' })
+    expect(await fencedTwice(atOffsets(10))).toEqual({ round: 2, code: 'slot-taken' })
+  })
+
+  test('ends it too when it shows at begin after a long rest: the rest is not the age of a transaction', async () => {
+    const atBegin = ({ broker, cycle, clock }: ReturnType<typeof lifecycleOn>): Promise<boolean> => {
+      clock.advance(15_000)
+      broker.script.fail('begin', refusal('begin', -144))
+      return cycle.begin()
+    }
+    expect(await fencedTwice(atBegin)).toEqual({ round: 2, code: 'slot-taken' })
   })
 
   test('that a time-out explains does not: a process that is stopped twice is still the owner', async () => {
-    expect(await fencedTwice(11_000)).toBeUndefined()
+    expect(await fencedTwice(atOffsets(11_000))).toBeUndefined()
   })
 })
