@@ -14,7 +14,8 @@
 import type { GroupConsumer, PartitionEnd, PollResult } from '../broker/port.ts'
 import { delay } from '../common/delay.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
-import { partitionName } from '../common/topic-partition.ts'
+import { partitionName, type TopicPartition } from '../common/topic-partition.ts'
+import { AUTO_OFFSET_RESET, OFFSET_OUT_OF_RANGE } from '../errors/broker-codes.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { classify } from '../errors/classify.ts'
 import { ConfigError, FatalError } from '../errors/errors.ts'
@@ -23,8 +24,6 @@ import type { OwnedTasks } from './owned-tasks.ts'
 import type { PositionCheck } from './position-check.ts'
 import type { SlotOwnership } from './slot-ownership.ts'
 
-const OFFSET_OUT_OF_RANGE = 1
-const AUTO_OFFSET_RESET = -140
 const SEEK_TIMEOUT_MS = 5_000
 const SEEK_BUDGET_MS = 10_000
 const SEEK_PAUSE_MS = 20
@@ -95,33 +94,28 @@ export class InputReader {
   }
 
   #resume(task: AssignedTask): void {
-    this.#options.consumer.resume(task.inputs.map(({ topic, partition }) => ({ topic, partition })))
+    this.#options.consumer.resume(partitionsOf([task]))
   }
 
   /** Nothing is delivered until `release` (I3): no transaction can begin meanwhile. */
   hold(): void {
     if (this.#held) return
     this.#held = true
-    this.#options.consumer.pause(
-      this.#options.tasks.running().flatMap(({ inputs }) => inputs.map(({ topic, partition }) => ({ topic, partition }))),
-    )
+    this.#options.consumer.pause(partitionsOf(this.#options.tasks.running()))
   }
 
   /** Reads on where every running task stands. */
   async release(): Promise<void> {
     if (!this.#held) return
     this.#held = false
-    for (const task of this.#options.tasks.running()) {
-      await this.#seek(task)
-      this.#resume(task)
-    }
+    await this.seekToPositions()
+    for (const task of this.#options.tasks.running()) this.#resume(task)
   }
 
   /** Stops reading; what is still on its way is stale. */
   pause(tasks: readonly AssignedTask[]): void {
-    const inputs = tasks.flatMap((task) => task.inputs)
-    this.#options.consumer.pause(inputs.map(({ topic, partition }) => ({ topic, partition })))
-    for (const input of inputs) input.validFromPoll = Number.MAX_SAFE_INTEGER
+    this.#options.consumer.pause(partitionsOf(tasks))
+    for (const { inputs } of tasks) for (const input of inputs) input.validFromPoll = Number.MAX_SAFE_INTEGER
   }
 
   /** The rest of a batch is left: what comes next is what follows the positions. */
@@ -191,6 +185,10 @@ export class InputReader {
     }
     return lag
   }
+}
+
+function partitionsOf(tasks: readonly AssignedTask[]): readonly TopicPartition[] {
+  return tasks.flatMap(({ inputs }) => inputs.map(({ topic, partition }) => ({ topic, partition })))
 }
 
 /** The client does not say which partition it was: named are all that are read, with where they stand. */

@@ -4,6 +4,7 @@
  */
 import type { BrokerAdmin, TopicToCreate } from '../broker/port.ts'
 import type { Logger } from '../common/ports.ts'
+import { INVALID_PARTITIONS, NOT_KNOWN_YET, TOPIC_ALREADY_EXISTS } from '../errors/broker-codes.ts'
 import { ConfigError } from '../errors/errors.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { CHANGELOG_TOPIC_CONFIG, changelogTopic, TASKS_TOPIC_CONFIG, tasksTopic } from '../topology/internal-topics.ts'
@@ -11,12 +12,6 @@ import type { TopologyPlan } from '../topology/nodes.ts'
 import { untilAnswered, type RetryOptions } from './retry.ts'
 import { missingTopics } from './sink-limits.ts'
 import type { PartitionCounts, TaskLayout } from './task-layout.ts'
-
-const TOPIC_ALREADY_EXISTS = 36
-/** The topic has that many partitions, or more. */
-const INVALID_PARTITIONS = 37
-/** librdkafka's "no such entry": retriable. */
-const NOT_KNOWN_YET = -156
 
 /** Partition counts of all inputs; one that does not exist is refused by name. */
 export async function inputPartitions(admin: BrokerAdmin, plan: TopologyPlan): Promise<PartitionCounts> {

@@ -7,6 +7,7 @@ import type { ChangelogReader, PollResult } from '../broker/port.ts'
 import { within } from '../common/delay.ts'
 import type { Logger, Timers } from '../common/ports.ts'
 import type { TopicPartitionOffset } from '../common/topic-partition.ts'
+import { AUTO_OFFSET_RESET, OFFSET_OUT_OF_RANGE, UNKNOWN_TOPIC_LOCALLY, UNKNOWN_TOPIC_OR_PARTITION } from '../errors/broker-codes.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { classify } from '../errors/classify.ts'
 import { asError, ConfigError, FatalError } from '../errors/errors.ts'
@@ -17,10 +18,6 @@ export interface RestoreReaderOptions {
   readonly logger: Logger
 }
 
-const OFFSET_OUT_OF_RANGE = 1
-const UNKNOWN_TOPIC = 3
-const UNKNOWN_TOPIC_LOCALLY = -188
-const AUTO_OFFSET_RESET = -140
 const NOTHING: PollResult = { records: [], ends: [] }
 
 export class RestoreReader {
@@ -74,7 +71,7 @@ export class RestoreReader {
       if (error.code === OFFSET_OUT_OF_RANGE || error.code === AUTO_OFFSET_RESET) return 'stopped'
       const { reaction, reason } = classify(error)
       const topics = [...this.#assigned].join(', ')
-      if (error.code === UNKNOWN_TOPIC || error.code === UNKNOWN_TOPIC_LOCALLY) {
+      if (error.code === UNKNOWN_TOPIC_OR_PARTITION || error.code === UNKNOWN_TOPIC_LOCALLY) {
         throw new ConfigError(`a changelog disappeared while it was read (${topics}): ${error.message}`, {
           code: 'changelog-missing',
           remedy: 'It was deleted: restore the topic, or start under another applicationId, which begins anew.',

@@ -25,6 +25,7 @@ import { delay, within } from '../common/delay.ts'
 import { failpoint } from '../common/failpoints.ts'
 import { invariant } from '../common/invariant.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
+import { TIMED_OUT } from '../errors/broker-codes.ts'
 import { BrokerError, GIVEN_UP, WATCHDOG } from '../errors/broker-error.ts'
 import { classify, type Classification } from '../errors/classify.ts'
 import { asError, FatalError } from '../errors/errors.ts'
@@ -66,8 +67,6 @@ export interface TransactionMachineOptions {
 
 const RETRY_PAUSE_MS = 20
 const COMMITTED_PAUSE_MS = 100
-/** librdkafka's time-out: what a lost answer looks like. */
-const TIMED_OUT = -185
 
 interface Repair {
   done: boolean

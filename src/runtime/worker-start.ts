@@ -6,6 +6,7 @@
  * dead predecessor of this slot left open is aborted before anybody waits for it.
  */
 import type { BrokerAdmin, GroupConsumer } from '../broker/port.ts'
+import { NOT_KNOWN_YET } from '../errors/broker-codes.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { ConfigError } from '../errors/errors.ts'
 import { CommitCycle } from './commit-cycle.ts'
@@ -33,8 +34,6 @@ import type { WorkerMetrics } from './worker-metrics.ts'
 import type { WorkerOptions } from './worker-options.ts'
 
 const TASK_TABLE_TIMEOUT_MS = 30_000
-/** librdkafka's "no such entry": retriable. */
-const NOT_KNOWN_YET = -156
 
 /** What exists once the worker is connected. */
 export interface WorkerParts {

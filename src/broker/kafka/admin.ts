@@ -4,6 +4,7 @@
  */
 import kafkajs, { type Admin, type ConfigResourceTypes as ConfigResourceType, type KafkaConfig } from 'kafkajs'
 import type { TopicPartition } from '../../common/topic-partition.ts'
+import { FENCED_LEADER_EPOCH, NOT_KNOWN_YET, TRANSPORT, UNKNOWN_TOPIC_OR_PARTITION } from '../../errors/broker-codes.ts'
 import { BrokerError } from '../../errors/broker-error.ts'
 import type { BrokerAdmin, CommittedOffset, GroupDescription, PartitionOffsets, TopicDescription, TopicToCreate } from '../port.ts'
 import { baseConfig, type ConnectionSettings } from './connection.ts'
@@ -14,8 +15,6 @@ import { IsolationLevel, native, OffsetSpec } from './native.ts'
 // A CommonJS package whose enums Node's import analysis does not see.
 const { AssignerProtocol, ConfigResourceTypes, Kafka, KafkaJSError, KafkaJSProtocolError, logLevel } = kafkajs
 
-const UNKNOWN_TOPIC_OR_PARTITION = 3
-const FENCED_LEADER_EPOCH = 74
 /** Kafka's ConfigSource: set for this topic, not a default. */
 const SET_FOR_TOPIC = 1
 /**
@@ -228,10 +227,6 @@ function assignmentOf(bytes: Buffer): readonly TopicPartition[] {
   const decoded = bytes.length === 0 ? null : AssignerProtocol.MemberAssignment.decode(bytes)
   return Object.entries(decoded?.assignment ?? {}).flatMap(([topic, partitions]) => partitions.map((partition) => ({ topic, partition })))
 }
-
-const TRANSPORT = -195
-/** librdkafka's "no such entry": retriable. */
-const NOT_KNOWN_YET = -156
 
 /** kafkajs has codes for what a broker answered; all else it throws is about the connection, and the next try makes a new one. */
 function lookUpError(error: unknown): BrokerError {

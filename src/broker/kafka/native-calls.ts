@@ -28,13 +28,18 @@ export class NativeCalls {
     return withWatchdog(operation, timeoutMs, this.run(operation, start))
   }
 
+  /** Resolves when the calls that are inside now have come back. */
+  async allLeft(): Promise<void> {
+    await Promise.all(this.#inside)
+  }
+
   /** True when no call is inside any more; waits for `limitMs` at most. */
   async left(limitMs: number): Promise<boolean> {
     if (this.#inside.size === 0) return true
     let timer: NodeJS.Timeout | undefined
     const late = new Promise<false>((resolve) => (timer = setTimeout(() => resolve(false), limitMs)))
     try {
-      return await Promise.race([Promise.all(this.#inside).then(() => true), late])
+      return await Promise.race([this.allLeft().then(() => true), late])
     } finally {
       clearTimeout(timer)
     }
