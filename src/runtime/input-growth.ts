@@ -122,7 +122,7 @@ export class InputGrowth {
       await prepare(layouts.partitions(this.#tasksTopic, settled.layout))
       this.#found = settled
     } else if (taskPartitions < layout.tasks.length) {
-      await growTaskTopic(broker.admin, this.#tasksTopic, layout.tasks.length)
+      await growTaskTopic(broker.admin, this.#tasksTopic, layout.tasks.length, this.#options)
       logger.info(
         { topic: this.#tasksTopic, from: taskPartitions, to: layout.tasks.length },
         'the task topic has grown: the group spreads its new tasks',

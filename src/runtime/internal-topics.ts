@@ -170,11 +170,22 @@ export function internalTopicsDiffer(differences: readonly string[]): ConfigErro
   })
 }
 
-/** Gives the task topic a partition for each task. Somebody else may do it at the same time, or have done it. */
-export async function growTaskTopic(admin: BrokerAdmin, topic: string, total: number): Promise<void> {
+/**
+ * Gives the task topic a partition for each task, and returns once a broker tells of them: a member that joined before would spread what was there before,
+ * and leave the new tasks to the next metadata poll. Somebody else may do it at the same time, or have done it.
+ */
+export async function growTaskTopic(admin: BrokerAdmin, topic: string, total: number, retry: Omit<RetryOptions, 'what'>): Promise<void> {
   try {
     await admin.createPartitions(topic, total)
   } catch (error) {
     if (!(error instanceof BrokerError && error.code === INVALID_PARTITIONS)) throw error
   }
+  await untilAnswered(
+    async () => {
+      const known = (await admin.describeTopics([topic]))[0]?.partitions ?? 0
+      if (known < total)
+        throw new BrokerError('admin', NOT_KNOWN_YET, `${topic} has ${known} of ${total} partitions in the metadata`, { isRetriable: true })
+    },
+    { ...retry, what: `the added partitions of ${topic}` },
+  )
 }

@@ -74,7 +74,7 @@ export async function agreeOnTasks(options: StartOptions): Promise<AgreedTasks> 
   const tasks = settled.layout.tasks.length
   if (taskPartitions > tasks) throw internalTopicsDiffer([partitionsDiffer(first.tasks.name, taskPartitions, tasks)])
   if (taskPartitions < tasks && (await isAlone(broker, applicationId, instanceId))) {
-    await growTaskTopic(broker.admin, first.tasks.name, tasks)
+    await growTaskTopic(broker.admin, first.tasks.name, tasks, options)
     taskPartitions = tasks
   }
   const { changelogs } = internalTopics(plan, applicationId, settled.layout, replicationFactor)

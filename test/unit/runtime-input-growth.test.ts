@@ -170,6 +170,20 @@ describe('at start', () => {
     expect(place.broker.written).toHaveLength(1)
   })
 
+  test('a broker tells of added partitions a little later: the start waits, for a member that joins before spreads the old ones only', async () => {
+    const place = scripted(stateless, { a: 1, b: 2, c: 1 })
+    place.resize({ c: 3 })
+    place.broker.admin.groups.push({ stable: true, members: [] })
+    const known = place.clock.monotonic() + 3_000
+    place.broker.admin.createPartitions = async () => undefined
+    place.broker.admin.describeTopics = (names) => {
+      if (place.clock.monotonic() >= known) place.resize({ 'app-tasks': 5 })
+      return Object.getPrototypeOf(place.broker.admin).describeTopics.call(place.broker.admin, names)
+    }
+    expect((await start(place)).taskPartitions).toBe(5)
+    expect(place.clock.monotonic()).toBeGreaterThanOrEqual(known)
+  })
+
   test('with others in the group the task topic is left to them: they must read of the new tasks before they are assigned any', async () => {
     const place = scripted(stateless, { a: 1, b: 2, c: 1 })
     place.resize({ c: 3 })
