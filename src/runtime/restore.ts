@@ -175,10 +175,10 @@ export class Restorer {
 
   /** Writes what a task has restored so far, with the positions reached: the next restore of the file goes on from there (CASES C34). */
   save(task: AssignedTask): void {
-    const checkpoints = this.#positionsOf(task)
+    const { checkpoints, knownAt } = this.#reachedBy(task)
     if (checkpoints.size === 0) return
     try {
-      task.state?.flush(checkpoints)
+      task.state?.flush(checkpoints, knownAt)
     } catch (error) {
       this.#options.logger.warn(
         { task: task.name, error: String(error) },
@@ -295,26 +295,34 @@ export class Restorer {
     }
   }
 
-  /** All stores of the task that are being restored have positions of their own; the others keep their checkpoints. */
-  #positionsOf(task: AssignedTask): Map<string, number> {
-    const positions = new Map<string, number>()
+  /**
+   * All stores of the task that are being restored have positions of their own; the others keep their checkpoints. What was read is not newer for that: a
+   * key that the store still has can have been deleted since the restore began, and its tombstone goes `delete.retention.ms` after that.
+   */
+  #reachedBy(task: AssignedTask): { readonly checkpoints: Map<string, number>; readonly knownAt: number } {
+    const checkpoints = new Map<string, number>()
+    let knownAt = this.#options.clock.now()
     for (const restoring of this.#partitions.values()) {
-      if (restoring.task === task && restoring.position > restoring.from) positions.set(restoring.store.name, restoring.position)
+      if (restoring.task !== task || restoring.position <= restoring.from) continue
+      checkpoints.set(restoring.store.name, restoring.position)
+      knownAt = Math.min(knownAt, restoring.readAt)
     }
-    return positions
+    return { checkpoints, knownAt }
   }
 
   #flushWhenFull(task: AssignedTask): void {
     const { state } = task
     if (state === undefined || state.memoryBytes < this.#options.memtableBytes) return
-    state.flush(this.#positionsOf(task))
+    const { checkpoints, knownAt } = this.#reachedBy(task)
+    state.flush(checkpoints, knownAt)
   }
 
   #finish(name: string, restoring: Restoring): void {
     const { task, store, position } = restoring
     failpoint('restore:finish')
-    task.state?.flush(this.#positionsOf(task).set(store.name, position))
     this.#partitions.delete(name)
+    const others = this.#reachedBy(task)
+    task.state?.flush(others.checkpoints.set(store.name, position), others.knownAt)
     this.#assignmentChanged = true
     this.counters.finished++
     this.#options.onDone(this.#progressOf(restoring))

@@ -72,13 +72,12 @@ export class StoreSet implements TaskState {
     return this.#storage.readCheckpoint(this.#store(store).name)?.wallTime
   }
 
-  flush(checkpoints: ReadonlyMap<string, number>): void {
+  flush(checkpoints: ReadonlyMap<string, number>, knownAt: number = this.#clock.now()): void {
     invariant(!this.#closed, 'S-open-state', { call: 'flush' })
-    const wallTime = this.#clock.now()
     for (const name of checkpoints.keys()) this.#store(name)
     this.#storage.transaction(() => {
       for (const store of this.stores.values()) store.writeFlush()
-      for (const [name, offset] of checkpoints) this.#storage.writeCheckpoint(name, { offset, wallTime })
+      for (const [name, offset] of checkpoints) this.#storage.writeCheckpoint(name, { offset, wallTime: knownAt })
     })
     for (const store of this.stores.values()) store.completeFlush()
     this.#lastFlush = this.#clock.monotonic()

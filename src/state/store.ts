@@ -90,10 +90,13 @@ export interface TaskState {
   readonly flushDue: boolean
   /** Next changelog offset to restore from, by store; undefined: nothing on disk yet. */
   checkpoint(store: string): number | undefined
-  /** Wall time at which that checkpoint was written, ms. */
+  /** Wall time up to which that checkpoint knew the changelog, ms: what was deleted since may have left nothing but a tombstone behind it. */
   checkpointTime(store: string): number | undefined
-  /** Writes the memtables and, in the same SQLite transaction, the checkpoints given. Never with an open write-set. */
-  flush(checkpoints: ReadonlyMap<string, number>): void
+  /**
+   * Writes the memtables and, in the same SQLite transaction, the checkpoints given. Never with an open write-set. `knownAt`: wall time, ms, at which the
+   * changelog was known up to them; now, unless a restore that has not come to its end is kept.
+   */
+  flush(checkpoints: ReadonlyMap<string, number>, knownAt?: number): void
   /** Empties one store, disk included: its checkpoint is too old or its log start has passed. */
   reset(store: string): void
   /** Releases file and lock. What was not flushed is lost, by design: the changelog has it. Idempotent, never throws. */

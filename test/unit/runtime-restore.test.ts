@@ -208,6 +208,23 @@ describe('where a restore goes on', () => {
     expect([one.state.checkpoint('seen'), two.state.checkpoint('seen')]).toEqual([2, undefined])
   })
 
+  test('what an interrupted restore keeps is as old as its checkpoint was: keys it still has may have been deleted since, and their tombstones too', async () => {
+    const { reader, restorer, task, clock, admin } = setup()
+    const { task: assigned, store, state } = await task()
+    const records = await changelog(['a'], ['b'])
+    restorer.add({ task: assigned, store, topic: CHANGELOG, partition: 0, from: 0, target: 2, ...FRESH, readAt: T0 - 5_000 })
+    admin.bounds.set(`${CHANGELOG}[0]`, { topic: CHANGELOG, partition: 0, logStart: 0, highWatermark: 2 })
+    reader.deliver([at(0, records[0]!)])
+    await restorer.step(0)
+    clock.advance(1_000)
+    restorer.save(assigned)
+    expect([state.checkpoint('seen'), state.checkpointTime('seen')]).toEqual([1, T0 - 5_000])
+    // At its end it has seen everything up to now.
+    reader.deliver([at(1, records[1]!)], [end(2)])
+    await restorer.step(0)
+    expect([state.checkpoint('seen'), state.checkpointTime('seen')]).toEqual([2, T0 + 1_000])
+  })
+
   test('a store that turns out to be damaged is handed back for its rebuild; the other tasks are restored', async () => {
     const { reader, restorer, task } = setup()
     const one = await task(0)
