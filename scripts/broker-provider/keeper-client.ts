@@ -33,6 +33,7 @@ export class Keeper {
   readonly #child: ChildProcessByStdio<Writable, Readable, null>
   readonly #entries = new Map<string, Entry>()
   readonly #gone: Promise<void>
+  #waiting = 0
 
   constructor() {
     // Its own session: Ctrl-C in the terminal reaches the program, which closes in order, before the broker goes.
@@ -48,7 +49,7 @@ export class Keeper {
     })
     this.#child.stdin.on('error', () => undefined)
     createInterface({ input: this.#child.stdout }).on('line', (line) => this.#take(JSON.parse(line) as KeeperEvent))
-    this.#holdProcess(false)
+    this.#refer(false)
   }
 
   /** The folder is removed when the keeper ends, whatever ends it. */
@@ -114,7 +115,13 @@ export class Keeper {
     this.#child.stdin.write(`${JSON.stringify(message)}\n`)
   }
 
+  /** Several may wait at once: the first that is done must not let the process go from under the others. */
   #holdProcess(hold: boolean): void {
+    this.#waiting += hold ? 1 : -1
+    this.#refer(this.#waiting > 0)
+  }
+
+  #refer(hold: boolean): void {
     for (const handle of [this.#child, this.#child.stdin, this.#child.stdout] as unknown as { ref?: () => void; unref?: () => void }[]) {
       if (hold) handle.ref?.()
       else handle.unref?.()

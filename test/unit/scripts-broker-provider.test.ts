@@ -1,4 +1,6 @@
+import { execFileSync } from 'node:child_process'
 import { createServer, type AddressInfo, type Socket } from 'node:net'
+import { fileURLToPath } from 'node:url'
 import { describe, expect, it } from 'vitest'
 import { imageVariable } from '../../scripts/broker-provider/docker-broker.ts'
 import { freePorts } from '../../scripts/broker-provider/jvm-broker.ts'
@@ -198,4 +200,19 @@ describe('no way to a broker', () => {
     const nowhere = { PATH: '/nonexistent', DOCKER_HOST: 'unix:///nonexistent/docker.sock' }
     await expect(provideBroker({ nodes: 1 }, nowhere)).rejects.toThrow(/KAFKA_BROKERS[^]*Docker[^]*Java 17 or newer and Maven/)
   })
+})
+
+it('waits for several processes at once: the first that ends does not let the program go from under the others', () => {
+  // A program of its own: here the test runner would hold it.
+  const program = `
+    import { Keeper } from ${JSON.stringify(fileURLToPath(new URL('../../scripts/broker-provider/keeper-client.ts', import.meta.url)))}
+    const keeper = new Keeper()
+    const order = (code) => ({ command: process.execPath, args: ['-e', code], log: '/dev/null' })
+    keeper.start('short', order(''))
+    keeper.start('long', order('process.stdin.destroy(); setTimeout(() => undefined, 300)'))
+    await Promise.all([keeper.exit('short'), keeper.exit('long')])
+    console.log('both')
+    await keeper.close()`
+  const output = execFileSync(process.execPath, ['--import', 'tsx', '--input-type=module', '-e', program], { encoding: 'utf8' })
+  expect(output).toBe('both\n')
 })
