@@ -125,6 +125,7 @@ export class ChaosRun {
     const loader = this.#startLoader({
       brokers: cluster.directBrokers,
       topic: this.#scenario.input,
+      partitions: this.#scenario.partitions,
       seed,
       rate: this.#options.rate,
     })
