@@ -2,18 +2,18 @@
  * Topics, offsets and settings. The native client does all but `describeConfigs`, which it lacks: kafkajs does that (CLIENT-FACTS, Choice).
  * Both connect on first use.
  */
-import kafkajs, { type Admin, type ConfigResourceTypes as ConfigResourceType, type KafkaConfig } from 'kafkajs'
+import kafkajs, { type ConfigResourceTypes as ConfigResourceType } from 'kafkajs'
 import type { TopicPartition } from '../../common/topic-partition.ts'
-import { FENCED_LEADER_EPOCH, NOT_KNOWN_YET, TRANSPORT, UNKNOWN_TOPIC_OR_PARTITION } from '../../errors/broker-codes.ts'
+import { FENCED_LEADER_EPOCH, NOT_KNOWN_YET, UNKNOWN_TOPIC_OR_PARTITION } from '../../errors/broker-codes.ts'
 import { BrokerError } from '../../errors/broker-error.ts'
 import type { BrokerAdmin, CommittedOffset, GroupDescription, PartitionOffsets, TopicDescription, TopicToCreate } from '../port.ts'
 import { baseConfig, type ConnectionSettings } from './connection.ts'
 import { AdminClient } from './admin-client.ts'
-import { brokerError } from './errors.ts'
+import { LookUps } from './look-ups.ts'
 import { IsolationLevel, native, OffsetSpec } from './native.ts'
 
 // A CommonJS package whose enums Node's import analysis does not see.
-const { AssignerProtocol, ConfigResourceTypes, Kafka, KafkaJSError, KafkaJSProtocolError, logLevel } = kafkajs
+const { AssignerProtocol, ConfigResourceTypes } = kafkajs
 
 /** Kafka's ConfigSource: set for this topic, not a default. */
 const SET_FOR_TOPIC = 1
@@ -26,26 +26,12 @@ const METADATA_MAX_AGE_MS = 1_000
 export class KafkaAdmin implements BrokerAdmin {
   readonly #settings: ConnectionSettings
   readonly #native: AdminClient
-  #look: Promise<Admin> | undefined
+  readonly #lookUps: LookUps
 
   constructor(settings: ConnectionSettings) {
     this.#settings = settings
+    this.#lookUps = new LookUps(settings)
     this.#native = new AdminClient(() => native.AdminClient.create({ ...baseConfig(settings), 'metadata.max.age.ms': METADATA_MAX_AGE_MS }))
-  }
-
-  #lookUps(): Promise<Admin> {
-    this.#look ??= (async () => {
-      const admin = new Kafka(kafkaJsConfig(this.#settings)).admin()
-      try {
-        await admin.connect()
-        return admin
-      } catch (error) {
-        this.#look = undefined // the next look-up tries again
-        await admin.disconnect()
-        throw error
-      }
-    })()
-    return this.#look
   }
 
   async describeTopics(names: readonly string[]): Promise<readonly TopicDescription[]> {
@@ -78,8 +64,7 @@ export class KafkaAdmin implements BrokerAdmin {
   }
 
   async changeTopicConfig(name: string, config: Readonly<Record<string, string>>): Promise<void> {
-    try {
-      const admin = await this.#lookUps()
+    await this.#lookUps.ask(async (admin) => {
       const type = ConfigResourceTypes.TOPIC
       // The request of kafkajs replaces all settings of the topic, so those that were set for it are sent again.
       const { resources } = await admin.describeConfigs({ resources: [{ type, name }], includeSynonyms: false })
@@ -89,34 +74,23 @@ export class KafkaAdmin implements BrokerAdmin {
         validateOnly: false,
         resources: [{ type, name, configEntries: [...entries].map(([key, value]) => ({ name: key, value })) }],
       })
-    } catch (error) {
-      throw lookUpError(error)
-    }
+    })
   }
 
   async brokerConfig(): Promise<ReadonlyMap<string, string>> {
-    const { controller, brokers } = await this.#lookUps().then(
-      (admin) => admin.describeCluster(),
-      (error: unknown) => {
-        throw lookUpError(error)
-      },
-    )
+    const { controller, brokers } = await this.#lookUps.ask((admin) => admin.describeCluster())
     const id = String(controller ?? brokers[0]?.nodeId ?? 1)
     return (await this.#describeConfigs([{ type: ConfigResourceTypes.BROKER, name: id }])).get(id) ?? new Map<string, string>()
   }
 
   async #describeConfigs(resources: { type: ConfigResourceType; name: string }[]): Promise<Map<string, ReadonlyMap<string, string>>> {
-    try {
-      const admin = await this.#lookUps()
-      const answer = await admin.describeConfigs({ resources, includeSynonyms: false })
-      const configs = new Map<string, ReadonlyMap<string, string>>()
-      for (const { resourceName, configEntries } of answer.resources) {
-        configs.set(resourceName, new Map(configEntries.map(({ configName, configValue }) => [configName, configValue])))
-      }
-      return configs
-    } catch (error) {
-      throw lookUpError(error)
-    }
+    const answer = await this.#lookUps.ask((admin) => admin.describeConfigs({ resources, includeSynonyms: false }))
+    return new Map(
+      answer.resources.map(({ resourceName, configEntries }) => [
+        resourceName,
+        new Map(configEntries.map(({ configName, configValue }) => [configName, configValue])),
+      ]),
+    )
   }
 
   async offsets(partitions: readonly TopicPartition[]): Promise<readonly PartitionOffsets[]> {
@@ -162,29 +136,23 @@ export class KafkaAdmin implements BrokerAdmin {
   /** By kafkajs, whose OffsetFetch is one without "require stable". The native client ends metadata with a zero byte when it writes them. */
   async groupOffsets(groupId: string, partitions: readonly TopicPartition[]): Promise<readonly CommittedOffset[]> {
     if (partitions.length === 0) return []
-    try {
-      const admin = await this.#lookUps()
-      const found = new Map<string, CommittedOffset>()
-      for (const { topic, partitions: answers } of await admin.fetchOffsets({
-        groupId,
-        topics: [...new Set(partitions.map(({ topic }) => topic))],
-      })) {
-        for (const { partition, offset, metadata } of answers) {
-          const at = Number(offset)
-          found.set(`${topic}/${partition}`, {
-            topic,
-            partition,
-            offset: at >= 0 ? at : undefined,
-            metadata: (metadata ?? '').replace(/\0+$/, ''),
-          })
-        }
+    const topics = [...new Set(partitions.map(({ topic }) => topic))]
+    const answers = await this.#lookUps.ask((admin) => admin.fetchOffsets({ groupId, topics }))
+    const found = new Map<string, CommittedOffset>()
+    for (const { topic, partitions: ofTopic } of answers) {
+      for (const { partition, offset, metadata } of ofTopic) {
+        const at = Number(offset)
+        found.set(`${topic}/${partition}`, {
+          topic,
+          partition,
+          offset: at >= 0 ? at : undefined,
+          metadata: (metadata ?? '').replace(/\0+$/, ''),
+        })
       }
-      return partitions.map(
-        ({ topic, partition }) => found.get(`${topic}/${partition}`) ?? { topic, partition, offset: undefined, metadata: '' },
-      )
-    } catch (error) {
-      throw lookUpError(error)
     }
+    return partitions.map(
+      ({ topic, partition }) => found.get(`${topic}/${partition}`) ?? { topic, partition, offset: undefined, metadata: '' },
+    )
   }
 
   /**
@@ -192,33 +160,21 @@ export class KafkaAdmin implements BrokerAdmin {
    * coordinator killed). kafkajs does not read the instance id; our members have the same text as client id.
    */
   async describeGroup(groupId: string): Promise<GroupDescription> {
-    try {
-      const { groups } = await (await this.#lookUps()).describeGroups([groupId])
-      const group = groups[0]
-      if (group === undefined) return { stable: false, members: [] }
-      return {
-        stable: group.state === 'Stable',
-        members: group.members.map(({ memberId, clientId, memberAssignment }) => ({
-          memberId,
-          instanceId: clientId,
-          assigned: assignmentOf(memberAssignment),
-        })),
-      }
-    } catch (error) {
-      throw lookUpError(error)
+    const { groups } = await this.#lookUps.ask((admin) => admin.describeGroups([groupId]))
+    const group = groups[0]
+    if (group === undefined) return { stable: false, members: [] }
+    return {
+      stable: group.state === 'Stable',
+      members: group.members.map(({ memberId, clientId, memberAssignment }) => ({
+        memberId,
+        instanceId: clientId,
+        assigned: assignmentOf(memberAssignment),
+      })),
     }
   }
 
   async close(): Promise<void> {
-    await this.#native.close()
-    const look = this.#look
-    this.#look = undefined
-    if (look !== undefined) {
-      await look.then(
-        (admin) => admin.disconnect(),
-        () => undefined,
-      )
-    }
+    await Promise.all([this.#native.close(), this.#lookUps.close()])
   }
 }
 
@@ -226,23 +182,6 @@ function assignmentOf(bytes: Buffer): readonly TopicPartition[] {
   // A member that has not synchronised yet has none.
   const decoded = bytes.length === 0 ? null : AssignerProtocol.MemberAssignment.decode(bytes)
   return Object.entries(decoded?.assignment ?? {}).flatMap(([topic, partitions]) => partitions.map((partition) => ({ topic, partition })))
-}
-
-/** kafkajs has codes for what a broker answered; all else it throws is about the connection, and the next try makes a new one. */
-function lookUpError(error: unknown): BrokerError {
-  if (error instanceof BrokerError) return error
-  if (error instanceof KafkaJSProtocolError) {
-    // A topic that was found or made a moment ago: not every broker has heard of it yet.
-    const isUnknown = error.code === UNKNOWN_TOPIC_OR_PARTITION
-    return brokerError('admin', {
-      message: error.message,
-      code: isUnknown ? NOT_KNOWN_YET : error.code,
-      isRetriable: isUnknown || error.retriable,
-    })
-  }
-  return error instanceof KafkaJSError
-    ? new BrokerError('admin', TRANSPORT, error.message, { isRetriable: true }, error)
-    : brokerError('admin', error)
 }
 
 type Description = { name: string; error?: { code: number; message: string }; partitions: { partition: number; replicas: unknown[] }[] }
@@ -255,22 +194,4 @@ function describe(answers: readonly Description[]): readonly TopicDescription[] 
     topics.push({ name, partitions: partitions.length, replicationFactor: partitions[0]?.replicas.length ?? 0 })
   }
   return topics
-}
-
-function kafkaJsConfig({ brokers, clientId, connectTimeoutMs, client }: ConnectionSettings): KafkaConfig {
-  const protocol = String(client['security.protocol'] ?? 'plaintext').toLowerCase()
-  const mechanism = String(client['sasl.mechanisms'] ?? client['sasl.mechanism'] ?? '').toLowerCase()
-  const username = String(client['sasl.username'] ?? '')
-  const password = String(client['sasl.password'] ?? '')
-  return {
-    brokers: [...brokers],
-    clientId: `${clientId}-look-ups`,
-    connectionTimeout: connectTimeoutMs,
-    logLevel: logLevel.NOTHING,
-    retry: { retries: 3 },
-    ...(protocol.includes('ssl') ? { ssl: true } : {}),
-    ...(mechanism === 'plain' || mechanism === 'scram-sha-256' || mechanism === 'scram-sha-512'
-      ? { sasl: { mechanism: mechanism as 'plain', username, password } }
-      : {}),
-  }
 }
