@@ -146,7 +146,11 @@ async function transaction(messages: Message[], abort: boolean): Promise<void> {
   try {
     transactional ??= await newTransactional()
     const open = await transactional.transaction()
-    if (messages.length > 0) await open.send({ topic: input.topic, messages })
+    // One partition at a time: where a call to several brokers fails at one of them, kafkajs sends to the others twice.
+    for (let partition = 0; partition < input.partitions; partition++) {
+      const own = messages.filter((message) => message.partition === partition)
+      if (own.length > 0) await open.send({ topic: input.topic, messages: own })
+    }
     if (abort) {
       await open.abort()
       aborted++
