@@ -18,7 +18,7 @@ import { invariant } from '../common/invariant.ts'
 import { delay } from '../common/delay.ts'
 import { partitionName } from '../common/topic-partition.ts'
 import { BrokerError, GIVEN_UP, TOO_SLOW } from '../errors/broker-error.ts'
-import { asError, CorruptedStoreError } from '../errors/errors.ts'
+import { asError, CorruptedStoreError, SlotTakenError } from '../errors/errors.ts'
 import type { WorkerState, WorkerStatus } from '../metrics/status.ts'
 import type { SlotLock } from '../state/store.ts'
 import { UnknownSinkError } from '../task/outbox.ts'
@@ -29,6 +29,7 @@ import { ProducerRing } from './producer-ring.ts'
 import { RecordAttempts } from './record-attempts.ts'
 import { Restorer } from './restore.ts'
 import { readSinkLimits } from './sink-limits.ts'
+import { confirmTaken } from './slot-ownership.ts'
 import { flushState } from './state-flush.ts'
 import type { TaskLifecycle } from './task-lifecycle.ts'
 import { WorkerMetrics } from './worker-metrics.ts'
@@ -134,6 +135,10 @@ export class Worker {
       if (failure !== undefined) await this.#parts?.cycle.abortAtEnd()
     } catch (error) {
       this.#options.logger.error({ error: String(error) }, 'aborting at the end failed; the next start of this slot aborts')
+    }
+    if (failure instanceof SlotTakenError) {
+      const { broker, settings } = this.#options
+      failure = await confirmTaken(failure, this.#slotName, settings.applicationId, broker.admin, this.#options)
     }
     try {
       await this.#release()

@@ -2,6 +2,7 @@
  * One worker under chaos: the topology of `topology.ts` on the real runtime. Says what happens as JSON lines on stdout; the runner tells it over IPC to stop,
  * or which failpoints to arm. Nothing calls process.exit after a clean stop: what holds the process open is a violation, and is named.
  */
+import { readdirSync, readFileSync } from 'node:fs'
 import { createApp } from '../../src/app.ts'
 import { armFailpointsFromEnvironment } from '../../src/cli/failpoint-arming.ts'
 import { armFailpoints, disarmFailpoints, parseFailpoints } from '../../src/common/failpoints.ts'
@@ -35,7 +36,7 @@ export type WorkerLine = { readonly at: number } & (
   | { readonly event: 'failed'; readonly name: string; readonly message: string; readonly code: string | undefined }
   | { readonly event: 'stalled'; readonly lateMs: number }
   | { readonly event: 'closed' }
-  | { readonly event: 'handles left'; readonly resources: readonly string[] }
+  | { readonly event: 'handles left'; readonly resources: readonly string[]; readonly threads: readonly string[] }
 )
 type Said = WorkerLine extends infer Line ? (Line extends WorkerLine ? Omit<Line, 'at'> : never) : never
 
@@ -102,9 +103,21 @@ process.removeAllListeners('disconnect')
 process.removeAllListeners('message')
 process.disconnect?.()
 setTimeout(() => {
-  say({ event: 'handles left', resources: process.getActiveResourcesInfo() })
+  say({ event: 'handles left', resources: process.getActiveResourcesInfo(), threads: clientThreads() })
   process.exit(process.exitCode === undefined ? HANDLES_LEFT_EXIT_CODE : Number(process.exitCode))
 }, LINGER_MS).unref()
+
+/** Threads of Kafka clients that were not closed, with what they wait in: Node lists none of that. */
+function clientThreads(): string[] {
+  try {
+    return readdirSync('/proc/self/task').flatMap((id) => {
+      const of = (name: string): string => readFileSync(`/proc/self/task/${id}/${name}`, 'utf8').trim()
+      return of('comm').startsWith('rdk:') ? [`${of('comm')} in ${of('wchan')}`] : []
+    })
+  } catch {
+    return []
+  }
+}
 
 function arm(text: string): void {
   if (text === '') {

@@ -10,6 +10,7 @@ import type { BrokerAdmin, CommittedOffset, GroupDescription, PartitionOffsets, 
 import { baseConfig, type ConnectionSettings } from './connection.ts'
 import { AdminClient } from './admin-client.ts'
 import { LookUps } from './look-ups.ts'
+import { readMemberClientId } from './member-name.ts'
 import { IsolationLevel, native, OffsetSpec } from './native.ts'
 
 // A CommonJS package whose enums Node's import analysis does not see.
@@ -157,7 +158,7 @@ export class KafkaAdmin implements BrokerAdmin {
 
   /**
    * By kafkajs: the native client dereferences a null string when the coordinator answers with an error, and the process dies by SIGSEGV (seen with the
-   * coordinator killed). kafkajs does not read the instance id; our members have the same text as client id.
+   * coordinator killed). kafkajs does not read the instance id; the client id of our members has it (member-name).
    */
   async describeGroup(groupId: string): Promise<GroupDescription> {
     const { groups } = await this.#lookUps.ask((admin) => admin.describeGroups([groupId]))
@@ -165,11 +166,10 @@ export class KafkaAdmin implements BrokerAdmin {
     if (group === undefined) return { stable: false, members: [] }
     return {
       stable: group.state === 'Stable',
-      members: group.members.map(({ memberId, clientId, memberAssignment }) => ({
-        memberId,
-        instanceId: clientId,
-        assigned: assignmentOf(memberAssignment),
-      })),
+      members: group.members.map(({ memberId, clientId, memberAssignment }) => {
+        const { instanceId, processTag } = readMemberClientId(clientId)
+        return { memberId, instanceId, isOurs: processTag === this.#settings.processTag, assigned: assignmentOf(memberAssignment) }
+      }),
     }
   }
 

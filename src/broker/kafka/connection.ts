@@ -7,6 +7,8 @@ import type { NativeConfig } from './native.ts'
 export interface ConnectionSettings {
   readonly brokers: readonly string[]
   readonly clientId: string
+  /** Of this process and no other, so that a member of a group can be told to be ours. */
+  readonly processTag: string
   readonly connectTimeoutMs: number
   readonly metadataRefreshMs: number
   readonly logger: Logger
