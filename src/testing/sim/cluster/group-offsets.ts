@@ -1,0 +1,48 @@
+/**
+ * Committed offsets of one group. Those of a transaction are pending until its end is known: a stable read waits for them, any other does not see them.
+ */
+import type { CommittedOffset, OffsetToCommit } from '../../../broker/port.ts'
+import { partitionName, type TopicPartition } from '../../../common/topic-partition.ts'
+import { CODES, Refusal } from './refusal.ts'
+
+export class GroupOffsets {
+  readonly #committed = new Map<string, OffsetToCommit>()
+  /** By producer id, then by partition. */
+  readonly #pending = new Map<number, Map<string, OffsetToCommit>>()
+
+  get committed(): ReadonlyMap<string, OffsetToCommit> {
+    return this.#committed
+  }
+
+  get hasPending(): boolean {
+    return this.#pending.size > 0
+  }
+
+  addPending(producerId: number, offsets: readonly OffsetToCommit[]): void {
+    const pending = this.#pending.get(producerId) ?? new Map<string, OffsetToCommit>()
+    this.#pending.set(producerId, pending)
+    for (const offset of offsets) pending.set(partitionName(offset.topic, offset.partition), offset)
+  }
+
+  decide(producerId: number, kind: 'commit' | 'abort'): void {
+    const pending = this.#pending.get(producerId)
+    this.#pending.delete(producerId)
+    if (kind === 'commit') for (const [name, offset] of pending ?? []) this.#committed.set(name, offset)
+  }
+
+  /** `stable`: refuses while a transaction holds one of them. */
+  fetch(partitions: readonly TopicPartition[], stable: boolean): readonly CommittedOffset[] {
+    return partitions.map(({ topic, partition }) => {
+      const name = partitionName(topic, partition)
+      if (stable && [...this.#pending.values()].some((pending) => pending.has(name)))
+        throw new Refusal(CODES.UNSTABLE_OFFSET_COMMIT, `the offset of ${name} is pending in an open transaction`)
+      const found = this.#committed.get(name)
+      return { topic, partition, offset: found?.offset, metadata: found?.metadata ?? '' }
+    })
+  }
+
+  /** Offsets expire when nobody commits them for `offsets.retention.minutes`. */
+  expire(name: string): void {
+    this.#committed.delete(name)
+  }
+}
