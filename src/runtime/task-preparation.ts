@@ -66,7 +66,7 @@ export async function prepareTasks(
 ): Promise<void> {
   const opening: Promise<void>[] = []
   const prepare = async (ready: readonly AssignedTask[], committed: Committed): Promise<void> => {
-    const offsets = await inputOffsets(ready, committed, options)
+    const offsets = await inputOffsets(ready, await trusted(ready, committed, consumer, isWanted, options), options)
     const logs = await readChangelogs(ready, options)
     for (const task of ready) {
       if (!isWanted(task)) continue
@@ -305,8 +305,6 @@ async function inputOffsets(
   committed: Committed,
   options: WorkerOptions,
 ): Promise<ReadonlyMap<AssignedTask, PreparedTask['offsets']>> {
-  const isFresh = ({ topic, partition }: TopicPartition): boolean => committed.get(partitionName(topic, partition))?.offset === undefined
-  if (tasks.some((task) => task.inputs.some(isFresh))) await refuseLostOffsets(tasks, isFresh, options)
   const bounds = byName(
     await logBounds(
       tasks.flatMap(({ inputs }) => inputs),
@@ -342,12 +340,19 @@ function offsetsOf(task: AssignedTask, committed: Committed, bounds: ReadonlyMap
   )
 }
 
-/** Recorded progress without an offset: reading from the start would repeat every output. */
-async function refuseLostOffsets(
+/**
+ * Recorded progress without an offset is refused: reading from the start would repeat every output. But no offset is an answer of its time: (1) this process
+ * asks for the first offset of a task, and is stopped, (2) another one takes the task over and commits, (3) this one wakes and finds that progress. So
+ * after progress was seen the offsets are asked for once more; what then has none has lost it. A task that is gone by now is its new owner's matter.
+ */
+async function trusted(
   tasks: readonly AssignedTask[],
-  isFresh: (input: TopicPartition) => boolean,
+  committed: Committed,
+  consumer: GroupConsumer,
+  isWanted: (task: AssignedTask) => boolean,
   { broker, settings, random, clock, timers, logger }: WorkerOptions,
-): Promise<void> {
+): Promise<Committed> {
+  if (!tasks.some((task) => isWithoutOffset(task, committed))) return committed
   const { progress } = await readTaskRecords(broker, tasksTopic(settings.applicationId), {
     random,
     clock,
@@ -355,20 +360,36 @@ async function refuseLostOffsets(
     logger,
     timeoutMs: TASK_RECORDS_TIMEOUT_MS,
   })
-  const task = tasks.find(({ name, inputs }) => progress.has(name) && inputs.some(isFresh))
-  if (task === undefined) return
-  const where = task.inputs
-    .filter(isFresh)
-    .map(({ topic, partition }) => partitionName(topic, partition))
-    .join(', ')
+  const suspects = tasks.filter((task) => progress.has(task.name) && isWithoutOffset(task, committed))
+  if (suspects.length === 0) return committed
+  const retry = { clock, timers, logger, timeoutMs: settings.taskTimeoutMs, what: 'committed offsets, once more' }
+  const isOver = (): boolean => !suspects.some(isWanted)
+  let later: Committed
+  try {
+    later = await untilAnswered(() => committedOffsets(suspects, consumer, COMMITTED_TIMEOUT_MS), { ...retry, isOver })
+  } catch (error) {
+    if (isOver()) return committed
+    throw error
+  }
+  const task = suspects.find((suspect) => isWanted(suspect) && isWithoutOffset(suspect, later))
+  if (task === undefined) return new Map([...committed, ...later])
+  const where = task.inputs.filter((input) => hasNoOffset(input, later)).map(({ topic, partition }) => partitionName(topic, partition))
   throw new ConfigError(
-    `task ${task.describe()} has worked before, but group ${settings.applicationId} has no committed offset for ${where}`,
+    `task ${task.describe()} has worked before, but group ${settings.applicationId} has no committed offset for ${where.join(', ')}`,
     {
       code: 'offsets-missing',
       remedy:
         'The offsets expired or were deleted. Set them on purpose (kafka-consumer-groups.sh --reset-offsets), or start under another applicationId, which begins anew.',
     },
   )
+}
+
+function isWithoutOffset(task: AssignedTask, committed: Committed): boolean {
+  return task.inputs.some((input) => hasNoOffset(input, committed))
+}
+
+function hasNoOffset({ topic, partition }: TopicPartition, committed: Committed): boolean {
+  return committed.get(partitionName(topic, partition))?.offset === undefined
 }
 
 /** A topic that was just created is not known to the client at once. */

@@ -317,6 +317,33 @@ describe('committed offsets at the start of a task', () => {
     expect(setup.disk.locks.size).toBe(0)
   })
 
+  test('an offset that came while this process was stopped is no lost one: with progress on record the offsets are asked for again', async () => {
+    // Asked for the first offset of the task, then stopped; another worker took it over and committed, and its progress is what this one finds.
+    const setup = lifecycleOn()
+    hasProgress(setup, '0_0')
+    const { consumer } = setup.broker
+    const ask = consumer.committed.bind(consumer)
+    consumer.committed = async (partitions) => {
+      const answer = await ask(partitions)
+      hasOffset(setup, 15)
+      return answer
+    }
+    await runningOn(setup)
+    expect(setup.broker.consumer.seeks).toEqual([{ topic: 'in', partition: 0, offset: 15 }])
+  })
+
+  test('a task that was taken away meanwhile ends nobody, whatever its offsets say', async () => {
+    const setup = lifecycleOn()
+    hasProgress(setup, '0_0')
+    setup.lifecycle.assigned(mine)
+    await setup.lifecycle.handleEvents()
+    void setup.lifecycle.revoked([{ topic: TASKS_TOPIC, partition: 0 }], true)
+    await setup.lifecycle.handleEvents()
+    await settle()
+    await setup.lifecycle.handleEvents()
+    expect(setup.tasks.get(0)).toBeUndefined()
+  })
+
   test('progress of another task alone is no obstacle', async () => {
     const setup = lifecycleOn()
     hasProgress(setup, '0_1')

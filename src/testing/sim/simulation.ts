@@ -132,6 +132,12 @@ export class Simulation {
     return true
   }
 
+  /** The machine of a slot comes back with an empty disk. */
+  loseDisk(slot: number): void {
+    const entry = this.slots[slot]
+    if (entry !== undefined) entry.disk = new MemoryDisk()
+  }
+
   state(slot: number): WorkerState | undefined {
     return this.slots[slot]?.worker.state
   }

@@ -40,6 +40,8 @@ export class SimCluster {
   readonly topics = new Topics()
   readonly transactions: Transactions
   readonly brokerConfig: ReadonlyMap<string, string>
+  /** Told of every offset that was committed. */
+  onOffsets: (groupId: string, partition: string, offset: number) => void = () => undefined
   readonly #options: ClusterOptions
   readonly #groups = new Map<string, Group>()
   readonly #offsets = new Map<string, GroupOffsets>()
@@ -141,6 +143,7 @@ export class SimCluster {
     let offsets = this.#offsets.get(groupId)
     if (offsets === undefined) {
       offsets = new GroupOffsets()
+      offsets.onCommitted = (name, offset) => this.onOffsets(groupId, name, offset)
       this.#offsets.set(groupId, offsets)
     }
     return offsets

@@ -10,6 +10,9 @@ export class GroupOffsets {
   /** By producer id, then by partition. */
   readonly #pending = new Map<number, Map<string, OffsetToCommit>>()
 
+  /** Told of every offset that was committed. */
+  onCommitted: (name: string, offset: number) => void = () => undefined
+
   get committed(): ReadonlyMap<string, OffsetToCommit> {
     return this.#committed
   }
@@ -27,7 +30,11 @@ export class GroupOffsets {
   decide(producerId: number, kind: 'commit' | 'abort'): void {
     const pending = this.#pending.get(producerId)
     this.#pending.delete(producerId)
-    if (kind === 'commit') for (const [name, offset] of pending ?? []) this.#committed.set(name, offset)
+    if (kind === 'abort' || pending === undefined) return
+    for (const [name, offset] of pending) {
+      this.#committed.set(name, offset)
+      this.onCommitted(name, offset.offset)
+    }
   }
 
   /** `stable`: refuses while a transaction holds one of them. */
