@@ -1,19 +1,28 @@
 /**
  * Committed offsets of one group. Those of a transaction are pending until its end is known: a stable read waits for them, any other does not see them.
+ *
+ * Invariant:
+ *  GO1. What was sent last counts, whatever order the ends of the transactions come in: a late marker of an earlier one takes nothing back.
  */
 import type { CommittedOffset, OffsetToCommit } from '../../../broker/port.ts'
 import { partitionName, type TopicPartition } from '../../../common/topic-partition.ts'
 import { CODES, Refusal } from './refusal.ts'
 
+interface SentOffset extends OffsetToCommit {
+  /** Place in the coordinator's own log. */
+  readonly order: number
+}
+
 export class GroupOffsets {
-  readonly #committed = new Map<string, OffsetToCommit>()
+  readonly #committed = new Map<string, SentOffset>()
   /** By producer id, then by partition. */
-  readonly #pending = new Map<number, Map<string, OffsetToCommit>>()
+  readonly #pending = new Map<number, Map<string, SentOffset>>()
+  #sent = 0
 
   /** Told of every offset that was committed. */
   onCommitted: (name: string, offset: number) => void = () => undefined
 
-  get committed(): ReadonlyMap<string, OffsetToCommit> {
+  get committed(): ReadonlyMap<string, SentOffset> {
     return this.#committed
   }
 
@@ -22,9 +31,9 @@ export class GroupOffsets {
   }
 
   addPending(producerId: number, offsets: readonly OffsetToCommit[]): void {
-    const pending = this.#pending.get(producerId) ?? new Map<string, OffsetToCommit>()
+    const pending = this.#pending.get(producerId) ?? new Map<string, SentOffset>()
     this.#pending.set(producerId, pending)
-    for (const offset of offsets) pending.set(partitionName(offset.topic, offset.partition), offset)
+    for (const offset of offsets) pending.set(partitionName(offset.topic, offset.partition), { ...offset, order: this.#sent++ })
   }
 
   decide(producerId: number, kind: 'commit' | 'abort'): void {
@@ -32,6 +41,7 @@ export class GroupOffsets {
     this.#pending.delete(producerId)
     if (kind === 'abort' || pending === undefined) return
     for (const [name, offset] of pending) {
+      if (offset.order < (this.#committed.get(name)?.order ?? -1)) continue // GO1
       this.#committed.set(name, offset)
       this.onCommitted(name, offset.offset)
     }
