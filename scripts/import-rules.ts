@@ -245,7 +245,7 @@ function checkWorld(node: ts.Node, exceptions: readonly string[], add: (rule: Ru
     add('world', 'Date without an argument is the wall clock: take the Clock port by the constructor (src/common/ports.ts)')
     return
   }
-  if (!ts.isIdentifier(node) || !WORLD_NAMES.has(node.text) || !isValueUse(node)) return
+  if (!ts.isIdentifier(node) || !WORLD_NAMES.has(node.text) || !isValueUse(node) || exceptions.includes(node.text)) return
   add('world', `${node.text} reaches the world: take a port by the constructor (src/common/ports.ts)`)
 }
 

@@ -152,8 +152,6 @@ export interface GroupDescription {
   readonly members: readonly {
     readonly memberId: string
     readonly instanceId: string | undefined
-    /** Joined by a consumer of this very `Broker` object: not by another process, nor by an earlier one. */
-    readonly isOurs: boolean
     readonly assigned: readonly TopicPartition[]
   }[]
 }

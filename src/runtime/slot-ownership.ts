@@ -4,52 +4,43 @@
  * Invariants:
  *  SO1. An owned slot has assignments: the client drops them without any event when another process took the slot (CLIENT-FACTS 21).
  *  SO2. Offsets are sent for partitions only that the client has assigned right then: it takes the generation at call time, not at fetch time (X3).
- *  SO3. A slot counts as taken only by a member of another process.
+ *  SO3. A slot counts as taken only by a process that claimed it later than this one.
  */
-import type { BrokerAdmin, GroupConsumer, GroupDescription } from '../broker/port.ts'
+import type { GroupConsumer } from '../broker/port.ts'
+import type { Logger } from '../common/ports.ts'
 import { partitionName } from '../common/topic-partition.ts'
 import type { BrokerError } from '../errors/broker-error.ts'
 import { BrokerUnavailableError, SlotTakenError } from '../errors/errors.ts'
 import type { AssignedTask } from './assigned-task.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
-import { untilAnswered, type RetryOptions } from './retry.ts'
-
-/** How long the group is asked who has the slot: its coordinator may be on its way to another broker, which is when the question comes up. */
-const HOLDER_PATIENCE_MS = 30_000
 
 /**
- * After the client or a broker said that the slot is somebody else's: is it (SO3)? Only a member of another process is a reason to stay away. A join whose
- * answer was lost, with the coordinator for example, is followed by a second one, and each fences the other though both are ours (seen: a worker that
- * ended with "slot taken" and had no rival). Returns the error the worker is to end with; in doubt the slot counts as taken.
+ * After the client or a broker said that the slot is somebody else's: is it (SO3)? Nobody but the slot's own log can tell. A join whose answer was lost, with
+ * the coordinator for example, is followed by a second one, and each fences the other though both are ours (seen: a worker that ended with "slot taken" and
+ * had no rival); and to the group a static member looks like the first process that had its place, whoever has it now.
+ *
+ * Returns the error the worker is to end with. In doubt the slot counts as taken.
  */
 export async function confirmTaken(
   error: SlotTakenError,
   slotName: string,
-  groupId: string,
-  admin: Pick<BrokerAdmin, 'describeGroup'>,
-  retry: Omit<RetryOptions, 'what' | 'timeoutMs'>,
+  claim: string,
+  readClaims: () => Promise<ReadonlyMap<string, string>>,
+  logger: Logger,
 ): Promise<Error> {
-  let holders: GroupDescription['members']
+  let last: string | undefined
   try {
-    const group = await untilAnswered(() => admin.describeGroup(groupId), {
-      ...retry,
-      timeoutMs: HOLDER_PATIENCE_MS,
-      what: 'who has the slot',
-    })
-    holders = group.members.filter(({ instanceId }) => instanceId === slotName)
+    last = (await readClaims()).get(slotName)
   } catch (failure) {
-    retry.logger.warn({ error: String(failure) }, 'the group does not say who has the slot: it counts as taken')
+    logger.warn({ error: String(failure) }, 'the claims of the slots could not be read: this one counts as taken')
     return error
   }
-  if (holders.some(({ isOurs }) => !isOurs)) return error
-  return new BrokerUnavailableError(
-    `the group lost this worker, and no other process has its slot ${slotName}: a join of its own was answered too late to reach it`,
-    {
-      code: 'membership-lost',
-      remedy: 'Start again (`millrace run` does that by itself): the slot is free, and nothing is lost.',
-      cause: error,
-    },
-  )
+  if (last !== claim) return error
+  return new BrokerUnavailableError(`the group lost this worker, and no other process has started in its slot ${slotName}`, {
+    code: 'membership-lost',
+    remedy: 'Start again (`millrace run` does that by itself): the slot is free, and nothing is lost.',
+    cause: error,
+  })
 }
 
 export class SlotOwnership {

@@ -1,6 +1,6 @@
 /**
- * The records of the task topic's partition 0: the table, its extensions (task-layout says what they mean), and a note per task that ever committed an
- * offset. Each write of a table or an extension has a key of its own, so compaction never drops one (decision 1).
+ * The records of the task topic's partition 0: the table, its extensions (task-layout says what they mean), a note per task that ever committed an offset,
+ * and the last claim of each slot. Each write of a table or an extension has a key of its own, so compaction never drops one (decision 1).
  */
 import type { Broker } from '../broker/port.ts'
 import { LOG_START } from '../broker/port.ts'
@@ -12,6 +12,7 @@ import { TaskTableFold, type TableExtension, type TaskTable } from './task-layou
 const TABLE_PREFIX = 'table/'
 const EXTENSION_PREFIX = 'extension/'
 const PROGRESS_PREFIX = 'progress/'
+const SLOT_PREFIX = 'slot/'
 export const PROGRESS = Buffer.from('{"v":1}')
 
 export interface TaskTableOptions {
@@ -30,6 +31,8 @@ export interface TaskRecords {
   readonly extensions: readonly TableExtension[]
   /** Names of the tasks that ever committed an offset. */
   readonly progress: ReadonlySet<string>
+  /** By slot, what the process wrote that started in it last. */
+  readonly claims: ReadonlyMap<string, string>
 }
 
 /**
@@ -56,7 +59,8 @@ export async function readTaskRecords(
     )
     const fold = new TaskTableFold()
     const progress = new Set<string>()
-    const found = (): TaskRecords => ({ table: fold.table, extensions: fold.extensions, progress })
+    const claims = new Map<string, string>()
+    const found = (): TaskRecords => ({ table: fold.table, extensions: fold.extensions, progress, claims })
     if (target === undefined || target === 0) return found()
     reader.assign([{ ...partition, offset: LOG_START }])
     const deadline = clock.monotonic() + timeoutMs
@@ -68,6 +72,7 @@ export async function readTaskRecords(
         if (name.startsWith(TABLE_PREFIX)) fold.addTable(JSON.parse(value.toString()) as TaskTable)
         else if (name.startsWith(EXTENSION_PREFIX)) fold.addExtension(JSON.parse(value.toString()) as TableExtension)
         else if (name.startsWith(PROGRESS_PREFIX)) progress.add(name.slice(PROGRESS_PREFIX.length))
+        else if (name.startsWith(SLOT_PREFIX)) claims.set(name.slice(SLOT_PREFIX.length), value.toString())
       }
       if (ends.some((end) => end.offset >= target)) return found()
     }
@@ -85,6 +90,14 @@ export function writeTable(broker: Broker, topic: string, table: TaskTable, opti
 /** Writes an extension. Whether it counts is known by reading. */
 export function writeExtension(broker: Broker, topic: string, extension: TableExtension, options: TaskTableOptions): Promise<void> {
   return write(broker, topic, EXTENSION_PREFIX, extension, options)
+}
+
+/**
+ * Says that this process has the slot from now on. Written before the group is joined, so whoever is put out of a slot finds the claim of the one that came
+ * (slot-ownership SO3).
+ */
+export function claimSlot(broker: Broker, topic: string, slotName: string, claim: string, timeoutMs: number): Promise<void> {
+  return broker.writeRecord(topic, 0, Buffer.from(`${SLOT_PREFIX}${slotName}`), Buffer.from(claim), timeoutMs)
 }
 
 function write(

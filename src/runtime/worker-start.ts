@@ -27,6 +27,7 @@ import { producerSizes, readSinkLimits, SinkCheck } from './sink-limits.ts'
 import { SlotOwnership } from './slot-ownership.ts'
 import { agreeOnTasks } from './task-agreement.ts'
 import { TaskLayouts } from './task-layout.ts'
+import { claimSlot } from './task-table.ts'
 import { TaskLifecycle } from './task-lifecycle.ts'
 import { transactionBudgets } from './transaction-budgets.ts'
 import { TransactionMachine } from './transaction.ts'
@@ -55,6 +56,8 @@ export interface WorkerParts {
 export interface WorkerStartOptions {
   readonly worker: WorkerOptions
   readonly slotName: string
+  /** Of this process, written before the group is joined (SO3). */
+  readonly claim: string
   readonly tasksTopic: string
   readonly tasks: OwnedTasks
   readonly metrics: WorkerMetrics
@@ -66,7 +69,7 @@ export interface WorkerStartOptions {
 }
 
 export async function startWorker(options: WorkerStartOptions): Promise<WorkerParts> {
-  const { worker, slotName, tasksTopic, tasks, metrics, restorer, ring, attempts } = options
+  const { worker, slotName, claim, tasksTopic, tasks, metrics, restorer, ring, attempts } = options
   const { broker, plan, settings, clock, random, timers, logger, listener } = worker
   const keepAliveMs = await checkedKeepAlive(broker.admin, worker)
   await inputPartitions(broker.admin, plan)
@@ -98,7 +101,10 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
     logger,
   })
   await answered('the starts of the input logs', () => logStarts.look())
-  await ring.open(producerSizes(written))
+  await Promise.all([
+    ring.open(producerSizes(written)),
+    answered('the claim of the slot', () => claimSlot(broker, tasksTopic, slotName, claim, TASK_TABLE_TIMEOUT_MS)),
+  ])
   const consumer = await broker.connectConsumer({
     groupId: settings.applicationId,
     groupInstanceId: slotName,

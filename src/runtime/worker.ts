@@ -32,6 +32,7 @@ import { readSinkLimits } from './sink-limits.ts'
 import { confirmTaken } from './slot-ownership.ts'
 import { flushState } from './state-flush.ts'
 import type { TaskLifecycle } from './task-lifecycle.ts'
+import { readTaskRecords } from './task-table.ts'
 import { WorkerMetrics } from './worker-metrics.ts'
 import type { WorkerOptions } from './worker-options.ts'
 import { startWorker, type WorkerParts } from './worker-start.ts'
@@ -49,11 +50,15 @@ const SLICE_MS = 50
 /** Flushes that are due are tried this often: a failing one must not be tried at every turn. */
 const FLUSH_PAUSE_MS = 500
 const INIT_TIMEOUT_MS = 10_000
+/** A coordinator or a leader may be on its way to another broker, which is when a slot seems to be taken. */
+const CLAIMS_TIMEOUT_MS = 30_000
 
 export class Worker {
   readonly #options: WorkerOptions
   readonly #tasksTopic: string
   readonly #slotName: string
+  /** What tells this process from others in its slot. */
+  readonly #claim: string
   readonly #tasks = new OwnedTasks()
   readonly #metrics: WorkerMetrics
   readonly #restorer: Restorer
@@ -75,9 +80,10 @@ export class Worker {
 
   constructor(options: WorkerOptions) {
     this.#options = options
-    const { settings, broker, clock, timers, logger, listener } = options
+    const { settings, broker, clock, timers, random, logger, listener } = options
     this.#tasksTopic = tasksTopic(settings.applicationId)
     this.#slotName = `${settings.applicationId}-${settings.instance}-${settings.slot}`
+    this.#claim = random.bytes(16).toString('hex')
     this.#metrics = new WorkerMetrics(clock)
     this.#maxRecords = settings.maxPollRecords
     this.ready = new Promise((resolve) => (this.#becameReady = resolve))
@@ -137,8 +143,7 @@ export class Worker {
       this.#options.logger.error({ error: String(error) }, 'aborting at the end failed; the next start of this slot aborts')
     }
     if (failure instanceof SlotTakenError) {
-      const { broker, settings } = this.#options
-      failure = await confirmTaken(failure, this.#slotName, settings.applicationId, broker.admin, this.#options)
+      failure = await confirmTaken(failure, this.#slotName, this.#claim, () => this.#claims(), this.#options.logger)
     }
     try {
       await this.#release()
@@ -148,6 +153,11 @@ export class Worker {
     this.#setState(failure === undefined ? 'closed' : 'failed')
     this.#becameReady?.()
     if (failure !== undefined) throw failure
+  }
+
+  async #claims(): Promise<ReadonlyMap<string, string>> {
+    const records = await readTaskRecords(this.#options.broker, this.#tasksTopic, { ...this.#options, timeoutMs: CLAIMS_TIMEOUT_MS }, 'end')
+    return records.claims
   }
 
   /** Asks the loop to commit and end. Idempotent. */
@@ -163,6 +173,7 @@ export class Worker {
     const parts = await startWorker({
       worker: this.#options,
       slotName: this.#slotName,
+      claim: this.#claim,
       tasksTopic: this.#tasksTopic,
       tasks: this.#tasks,
       metrics: this.#metrics,

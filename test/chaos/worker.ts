@@ -3,6 +3,7 @@
  * or which failpoints to arm. Nothing calls process.exit after a clean stop: what holds the process open is a violation, and is named.
  */
 import { readdirSync, readFileSync } from 'node:fs'
+import kafka from '@confluentinc/kafka-javascript'
 import { createApp } from '../../src/app.ts'
 import { armFailpointsFromEnvironment } from '../../src/cli/failpoint-arming.ts'
 import { armFailpoints, disarmFailpoints, parseFailpoints } from '../../src/common/failpoints.ts'
@@ -36,7 +37,7 @@ export type WorkerLine = { readonly at: number } & (
   | { readonly event: 'failed'; readonly name: string; readonly message: string; readonly code: string | undefined }
   | { readonly event: 'stalled'; readonly lateMs: number }
   | { readonly event: 'closed' }
-  | { readonly event: 'handles left'; readonly resources: readonly string[]; readonly threads: readonly string[] }
+  | { readonly event: 'handles left'; readonly resources: readonly string[]; readonly clients: readonly string[] }
 )
 type Said = WorkerLine extends infer Line ? (Line extends WorkerLine ? Omit<Line, 'at'> : never) : never
 
@@ -51,6 +52,7 @@ const say = (line: Said): void => void process.stdout.write(`${JSON.stringify({ 
 const struck = (text: string): void => say({ event: 'strike', text })
 
 armFailpointsFromEnvironment(struck)
+const openClients = trackClients()
 const log =
   (level: string): Logger['info'] =>
   (details: object, message: string) =>
@@ -103,20 +105,52 @@ process.removeAllListeners('disconnect')
 process.removeAllListeners('message')
 process.disconnect?.()
 setTimeout(() => {
-  say({ event: 'handles left', resources: process.getActiveResourcesInfo(), threads: clientThreads() })
+  say({ event: 'handles left', resources: process.getActiveResourcesInfo(), clients: clientsLeft() })
   process.exit(process.exitCode === undefined ? HANDLES_LEFT_EXIT_CODE : Number(process.exitCode))
 }, LINGER_MS).unref()
 
-/** Threads of Kafka clients that were not closed, with what they wait in: Node lists none of that. */
-function clientThreads(): string[] {
-  try {
-    return readdirSync('/proc/self/task').flatMap((id) => {
-      const of = (name: string): string => readFileSync(`/proc/self/task/${id}/${name}`, 'utf8').trim()
-      return of('comm').startsWith('rdk:') ? [`${of('comm')} in ${of('wchan')}`] : []
-    })
-  } catch {
-    return []
+/** Native clients from their connect to the end of their disconnect. */
+function trackClients(): Map<object, string> {
+  const open = new Map<object, string>()
+  for (const kind of ['Producer', 'KafkaConsumer'] as const) {
+    const prototype = kafka[kind].prototype as unknown as Record<'connect' | 'disconnect', (this: object, ...args: never[]) => unknown>
+    const { connect, disconnect } = prototype
+    prototype.connect = function (options, done: (error: unknown) => void) {
+      const globalConfig = (this as { globalConfig?: Record<string, unknown> }).globalConfig
+      const name = `${kind} ${String(globalConfig?.['transactional.id'] ?? globalConfig?.['client.id'])}`
+      open.set(this, `${name} connecting`)
+      return connect.call(this, options, ((error: unknown) => {
+        open.set(this, `${name} ${error ? 'refused' : 'connected'}`)
+        done(error)
+      }) as never)
+    }
+    prototype.disconnect = function (...args: unknown[]) {
+      const done = args.pop() as (...results: unknown[]) => void
+      open.set(this, `${open.get(this)}, disconnecting`)
+      const ended = (...results: unknown[]): void => {
+        open.delete(this)
+        done(...results)
+      }
+      return disconnect.call(this, ...([...args, ended] as never[]))
+    }
   }
+  return open
+}
+
+/** Kafka clients that were not closed, and their threads with what they wait in: Node lists none of that. */
+function clientsLeft(): string[] {
+  try {
+    return [...openClients.values(), ...threads()]
+  } catch {
+    return [...openClients.values()]
+  }
+}
+
+function threads(): string[] {
+  return readdirSync('/proc/self/task').flatMap((id) => {
+    const of = (name: string): string => readFileSync(`/proc/self/task/${id}/${name}`, 'utf8').trim()
+    return of('comm').startsWith('rdk:') ? [`${of('comm')} in ${of('wchan')}`] : []
+  })
 }
 
 function arm(text: string): void {

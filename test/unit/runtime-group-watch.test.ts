@@ -13,7 +13,7 @@ function group(owned: Readonly<Record<string, readonly number[]>>, stable = true
     members: Object.entries(owned).map(([instanceId, partitions]) => ({
       memberId: `member-of-${instanceId}`,
       instanceId,
-      isOurs: false,
+
       assigned: partitions.map((partition) => ({ topic: TOPIC, partition })),
     })),
   }
@@ -31,7 +31,7 @@ describe('orphan tasks', () => {
   test('partitions of another topic own nothing', () => {
     const other: GroupDescription = {
       stable: true,
-      members: [{ memberId: 'm', instanceId: 'i', isOurs: false, assigned: [{ topic: 'other', partition: 0 }] }],
+      members: [{ memberId: 'm', instanceId: 'i', assigned: [{ topic: 'other', partition: 0 }] }],
     }
     expect(orphanTasks(other, TOPIC, 1)).toEqual([0])
   })

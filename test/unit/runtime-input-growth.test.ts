@@ -160,7 +160,7 @@ describe('at start', () => {
   test('a stateless input that grew is covered by new tasks, and the task topic grows before the worker joins', async () => {
     const place = scripted(stateless, { a: 1, b: 2, c: 1 })
     place.resize({ c: 3 })
-    place.broker.admin.groups.push({ stable: true, members: [{ memberId: 'm', instanceId: 'app-a-0', isOurs: false, assigned: [] }] }) // its own old place
+    place.broker.admin.groups.push({ stable: true, members: [{ memberId: 'm', instanceId: 'app-a-0', assigned: [] }] }) // its own old place
     const { layout, taskPartitions } = await start(place)
     expect(namesOf(layout)).toEqual(['0_0', '0_1', '1_0', '1_1', '1_2'])
     expect(taskPartitions).toBe(5)
@@ -187,7 +187,7 @@ describe('at start', () => {
   test('with others in the group the task topic is left to them: they must read of the new tasks before they are assigned any', async () => {
     const place = scripted(stateless, { a: 1, b: 2, c: 1 })
     place.resize({ c: 3 })
-    place.broker.admin.groups.push({ stable: true, members: [{ memberId: 'm', instanceId: 'app-a-1', isOurs: false, assigned: [] }] })
+    place.broker.admin.groups.push({ stable: true, members: [{ memberId: 'm', instanceId: 'app-a-1', assigned: [] }] })
     const { layout, taskPartitions } = await start(place)
     expect(layout.tasks).toHaveLength(5)
     expect([taskPartitions, sizeOf(place, 'app-tasks')]).toEqual([3, 3])

@@ -10,7 +10,7 @@ import { WorkerMetrics } from '../../src/runtime/worker-metrics.ts'
 import type { OffsetOutOfRangePolicy } from '../../src/runtime/worker-options.ts'
 import type { SubTopology } from '../../src/topology/nodes.ts'
 import { InstantTimers, ManualClock } from '../helpers/manual-time.ts'
-import { refusal, ScriptedBroker, type ScriptedAdmin } from '../helpers/scripted-broker.ts'
+import { refusal, ScriptedBroker } from '../helpers/scripted-broker.ts'
 
 const sub: SubTopology = { id: 0, nodes: [], inputs: ['in'], stores: [] }
 const CHECK_MS = 30_000
@@ -210,30 +210,22 @@ describe('what ends a poll', () => {
 })
 
 describe('a slot that is said to be taken', () => {
-  /** What the worker ends with, when the group says that these have its slot. */
-  async function endsWith(...looks: ScriptedAdmin['groups']): Promise<Error> {
-    const { slot, broker } = await scene()
-    broker.admin.groups.push(...looks)
-    const clock = new ManualClock()
-    return confirmTaken(slot.taken(undefined), 'app-a-0', 'app', broker.admin, {
-      clock,
-      timers: new InstantTimers(clock),
-      logger: silentLogger,
-    })
+  async function endsWith(claims: Promise<ReadonlyMap<string, string>>): Promise<Error> {
+    const { slot } = await scene()
+    return confirmTaken(slot.taken(undefined), 'app-a-0', 'mine', () => claims, silentLogger)
   }
-  const held = (instanceId: string, isOurs: boolean) => ({ stable: false, members: [{ memberId: 'm', instanceId, isOurs, assigned: [] }] })
+  const last = (...claims: [string, string][]) => Promise.resolve(new Map(claims))
 
-  test('SO3: another process has it: it stays away', async () => {
-    expect(await endsWith(held('app-a-0', false))).toMatchObject({ name: 'SlotTakenError', exitCode: 5 })
+  test('SO3: another process has claimed it since: this one stays away', async () => {
+    expect(await endsWith(last(['app-a-0', 'of another']))).toMatchObject({ name: 'SlotTakenError', exitCode: 5 })
+    expect(await endsWith(last(['app-a-1', 'mine']))).toMatchObject({ name: 'SlotTakenError', exitCode: 5 })
   })
 
-  test('SO3: the place is its own, taken by a join whose answer was lost with the coordinator: it may start again at once', async () => {
-    expect(await endsWith(held('app-a-0', true))).toMatchObject({ code: 'membership-lost', exitCode: 3 })
-    expect(await endsWith(held('app-a-1', false))).toMatchObject({ code: 'membership-lost', exitCode: 3 })
+  test('SO3: nobody has: its own join was answered too late, and it may start again at once', async () => {
+    expect(await endsWith(last(['app-a-0', 'mine'], ['app-a-1', 'of another']))).toMatchObject({ code: 'membership-lost', exitCode: 3 })
   })
 
-  test('SO3: a coordinator that is on its way is asked again; one that never answers leaves the doubt, and the slot counts as taken', async () => {
-    expect(await endsWith(refusal('admin', 16), held('app-a-0', true))).toMatchObject({ code: 'membership-lost' })
-    expect(await endsWith(refusal('admin', 16))).toMatchObject({ code: 'slot-taken' })
+  test('SO3: claims that cannot be read leave the doubt, and the slot counts as taken', async () => {
+    expect(await endsWith(Promise.reject(refusal('admin', 16)))).toMatchObject({ code: 'slot-taken' })
   })
 })

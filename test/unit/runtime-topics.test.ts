@@ -240,7 +240,7 @@ describe('the task table', () => {
       [{ topic: 'app-tasks', partition: 0, offset: 5 }],
     )
     const recorded = await readTaskRecords(broker, 'app-tasks', options())
-    expect(recorded).toEqual({ table: mine, extensions: [], progress: new Set(['0_1', '1_2']) })
+    expect(recorded).toEqual({ table: mine, extensions: [], progress: new Set(['0_1', '1_2']), claims: new Map() })
   })
 
   // Up to the high watermark it would wait for the dead worker's transaction to time out (G6).
@@ -258,7 +258,24 @@ describe('the task table', () => {
       table: mine,
       extensions: [],
       progress: new Set(),
+      claims: new Map(),
     })
+  })
+
+  test('SO3: beside it is who started last in each slot', async () => {
+    const broker = new ScriptedBroker()
+    broker.admin.bounds.set('app-tasks[0]', { topic: 'app-tasks', partition: 0, logStart: 0, highWatermark: 4 })
+    broker.reader.deliver(
+      [
+        record('app-tasks', 0, 'table/1', JSON.stringify(mine)),
+        record('app-tasks', 1, 'slot/app-a-0', 'first'),
+        record('app-tasks', 2, 'slot/app-a-1', 'other'),
+        record('app-tasks', 3, 'slot/app-a-0', 'second'),
+      ],
+      [{ topic: 'app-tasks', partition: 0, offset: 4 }],
+    )
+    const { claims } = await readTaskRecords(broker, 'app-tasks', options(), 'end')
+    expect(Object.fromEntries(claims)).toEqual({ 'app-a-0': 'second', 'app-a-1': 'other' })
   })
 
   test('that cannot be read to its end within the time-out is no empty one: the worker refuses to start', async () => {

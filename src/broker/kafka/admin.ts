@@ -10,7 +10,6 @@ import type { BrokerAdmin, CommittedOffset, GroupDescription, PartitionOffsets, 
 import { baseConfig, type ConnectionSettings } from './connection.ts'
 import { AdminClient } from './admin-client.ts'
 import { LookUps } from './look-ups.ts'
-import { readMemberClientId } from './member-name.ts'
 import { IsolationLevel, native, OffsetSpec } from './native.ts'
 
 // A CommonJS package whose enums Node's import analysis does not see.
@@ -158,7 +157,7 @@ export class KafkaAdmin implements BrokerAdmin {
 
   /**
    * By kafkajs: the native client dereferences a null string when the coordinator answers with an error, and the process dies by SIGSEGV (seen with the
-   * coordinator killed). kafkajs does not read the instance id; the client id of our members has it (member-name).
+   * coordinator killed). kafkajs does not read the instance id; our members have the same text as client id.
    */
   async describeGroup(groupId: string): Promise<GroupDescription> {
     const { groups } = await this.#lookUps.ask((admin) => admin.describeGroups([groupId]))
@@ -166,10 +165,11 @@ export class KafkaAdmin implements BrokerAdmin {
     if (group === undefined) return { stable: false, members: [] }
     return {
       stable: group.state === 'Stable',
-      members: group.members.map(({ memberId, clientId, memberAssignment }) => {
-        const { instanceId, processTag } = readMemberClientId(clientId)
-        return { memberId, instanceId, isOurs: processTag === this.#settings.processTag, assigned: assignmentOf(memberAssignment) }
-      }),
+      members: group.members.map(({ memberId, clientId, memberAssignment }) => ({
+        memberId,
+        instanceId: clientId,
+        assigned: assignmentOf(memberAssignment),
+      })),
     }
   }
 

@@ -1,5 +1,4 @@
 /** The real cluster behind the port. Owns nothing but the admin connection; everything else it opens belongs to the caller. */
-import { randomBytes } from 'node:crypto'
 import { BrokerError } from '../../errors/broker-error.ts'
 import type {
   Broker,
@@ -22,9 +21,9 @@ export class KafkaBroker implements Broker {
   readonly admin: BrokerAdmin
   readonly #settings: ConnectionSettings
 
-  constructor(settings: Omit<ConnectionSettings, 'processTag'>) {
-    this.#settings = { ...settings, processTag: randomBytes(4).toString('hex') }
-    this.admin = new KafkaAdmin(this.#settings)
+  constructor(settings: ConnectionSettings) {
+    this.#settings = settings
+    this.admin = new KafkaAdmin(settings)
   }
 
   connectConsumer(options: GroupConsumerOptions): Promise<GroupConsumer> {

@@ -7,8 +7,6 @@ import type { NativeConfig } from './native.ts'
 export interface ConnectionSettings {
   readonly brokers: readonly string[]
   readonly clientId: string
-  /** Of this process and no other, so that a member of a group can be told to be ours. */
-  readonly processTag: string
   readonly connectTimeoutMs: number
   readonly metadataRefreshMs: number
   readonly logger: Logger
@@ -86,7 +84,17 @@ export function disconnect(client: Connectable, flushMs?: number): Promise<void>
       if (flushMs === undefined) client.disconnect(done)
       else (client as unknown as { disconnect(flushMs: number, done: () => void): void }).disconnect(flushMs, done)
     } catch {
-      resolve()
+      // A producer that is not connected refuses to flush, and says so before it closes anything.
+      if (flushMs === undefined) resolve()
+      else disconnectAtOnce(client, done)
     }
   })
+}
+
+function disconnectAtOnce(client: Connectable, done: () => void): void {
+  try {
+    ;(client as unknown as { _disconnect(done: () => void): void })._disconnect(done)
+  } catch {
+    done()
+  }
 }

@@ -18,7 +18,6 @@ import { BrokerError } from '../../errors/broker-error.ts'
 import type { CommittedOffset, GroupConsumer, GroupConsumerOptions, PollResult, RebalanceListener } from '../port.ts'
 import { baseConfig, connect, disconnect, type ConnectionSettings } from './connection.ts'
 import { brokerError } from './errors.ts'
-import { memberClientId } from './member-name.ts'
 import { CLOSE_WAIT_MS, NativeCalls } from './native-calls.ts'
 import { native, type NativeConsumer, type NativePosition } from './native.ts'
 import { toPollResult } from './records.ts'
@@ -53,7 +52,6 @@ class KafkaGroupConsumer implements GroupConsumer {
         ...baseConfig(settings), // the user's tuning wins over ours, what the promises need wins over both
         'group.id': options.groupId,
         'group.instance.id': options.groupInstanceId,
-        'client.id': memberClientId(options.groupInstanceId, settings.processTag),
         'session.timeout.ms': options.sessionTimeoutMs,
         'heartbeat.interval.ms': options.heartbeatIntervalMs,
         'max.poll.interval.ms': options.maxPollIntervalMs,

@@ -88,10 +88,9 @@ export class SimAdmin implements BrokerAdmin {
       const topic = this.#cluster.subscription(groupId)
       return {
         stable: state === 'stable',
-        members: members.map(({ memberId, instanceId, joinedBy, assigned }) => ({
+        members: members.map(({ memberId, instanceId, assigned }) => ({
           memberId,
           instanceId,
-          isOurs: joinedBy === this.#process.name,
           assigned: state === 'stable' ? assigned.map((partition) => ({ topic, partition })) : [],
         })),
       }

@@ -120,7 +120,6 @@ export class SimConsumer implements GroupConsumer {
     const { groupId, groupInstanceId, sessionTimeoutMs, maxPollIntervalMs } = this.#options
     const request = {
       instanceId: groupInstanceId,
-      joinedBy: this.#process.name,
       memberId: this.#memberId,
       owned: this.#owned,
       sessionTimeoutMs,
@@ -222,7 +221,7 @@ export class SimConsumer implements GroupConsumer {
   }
 
   #assign(partitions: readonly number[]): void {
-    if (partitions.length === 0) return
+    // Also for none: that is how a member without partitions hears that it is one.
     this.#owned = [...this.#owned, ...partitions]
     const all = this.#listener?.assigned(this.#named(partitions)) ?? []
     for (const { topic, partition, offset } of all) {

@@ -17,8 +17,6 @@ import { CODES, Refusal } from './refusal.ts'
 
 export interface JoinRequest {
   readonly instanceId: string
-  /** Name of the process. */
-  readonly joinedBy: string
   /** Empty for a process that starts. */
   readonly memberId: string
   readonly owned: readonly number[]
@@ -41,7 +39,6 @@ export interface JoinReply {
 interface Member {
   readonly memberId: string
   readonly instanceId: string
-  readonly joinedBy: string
   owned: readonly number[]
   assigned: readonly number[]
   sessionTimeoutMs: number
@@ -84,7 +81,7 @@ export class Group {
     return this.#generation
   }
 
-  get members(): readonly Pick<Member, 'memberId' | 'instanceId' | 'joinedBy' | 'assigned'>[] {
+  get members(): readonly Pick<Member, 'memberId' | 'instanceId' | 'assigned'>[] {
     return [...this.#members.values()]
   }
 
@@ -144,13 +141,12 @@ export class Group {
     return member
   }
 
-  #admit({ instanceId, joinedBy, sessionTimeoutMs, rebalanceTimeoutMs }: JoinRequest, predecessor: string | undefined): Member {
+  #admit({ instanceId, sessionTimeoutMs, rebalanceTimeoutMs }: JoinRequest, predecessor: string | undefined): Member {
     const memberId = `${instanceId}-${++this.#memberIds}`
     const old = predecessor === undefined ? undefined : this.#members.get(predecessor)
     const member: Member = {
       memberId,
       instanceId,
-      joinedBy,
       owned: [],
       assigned: old?.assigned ?? [],
       sessionTimeoutMs,

@@ -1,0 +1,85 @@
+/** Many runs: all of a kind, or by seed; and from a run that fails to the fewest deviations that still make it fail. */
+import {
+  deviationsOf,
+  ScriptedChoices,
+  SeededChoices,
+  SeededNumbers,
+  type Decision,
+  type Deviations,
+} from '../../src/testing/sim/choices.ts'
+import { HealingChoices, runOnce, type RunOptions, type RunResult, STRIKES } from './run-once.ts'
+
+export type Shape = Pick<RunOptions, 'workers' | 'partitions' | 'records'>
+
+export function replay(deviations: Deviations, shape: Shape = {}, onLine?: (line: string) => void): Promise<RunResult> {
+  return runOnce({ ...shape, choices: new HealingChoices(new ScriptedChoices(deviations)), ...(onLine === undefined ? {} : { onLine }) })
+}
+
+/** Shape and rates of a swarm run are drawn from its seed too. */
+export function runSeed(seed: number, onLine?: (line: string) => void): { readonly shape: Shape; readonly result: Promise<RunResult> } {
+  const numbers = new SeededNumbers(seed ^ 0x5eed)
+  const shape = { workers: 1 + numbers.below(3), partitions: 1 + numbers.below(4), records: 2 + numbers.below(24) }
+  // Each kind of trouble has its own rate; some are absent, so that others are not drowned out by them (swarm testing, Groce 2012).
+  const rateOf = (): number => (numbers.next() < 0.4 ? 0 : 0.002 * 2 ** numbers.below(6))
+  const rates = { strike: rateOf() / 4, fate: rateOf(), delay: rateOf(), late: rateOf() }
+  const oddsOf = (what: string): number => rates[what.slice(0, what.indexOf(' ')) as keyof typeof rates] ?? 0
+  const choices = new HealingChoices(new SeededChoices(seed, oddsOf))
+  return { shape, result: runOnce({ ...shape, choices, ...(onLine === undefined ? {} : { onLine }) }) }
+}
+
+/** What an exhaustive run tries as its one deviation: every option of every decision. */
+export function singles(trace: readonly Decision[]): Deviations[] {
+  return trace.flatMap(({ options }, index) => Array.from({ length: options - 1 }, (_, option) => new Map([[index, option + 1]])))
+}
+
+const [KILL, REBALANCE] = [STRIKES.indexOf('kill'), STRIKES.indexOf('rebalance')]
+/** Calls whose answer decides a transaction. */
+const TRANSACTIONAL = ['InitProducerId', 'AddOffsetsToTxn', 'TxnOffsetCommit', 'EndTxn']
+const REPLY_LOST = 2
+
+/** The first halves of pairs: a death at every step, and a lost answer of every transactional call. */
+export function firstOfPairs(trace: readonly Decision[]): Deviations[] {
+  return trace.flatMap(({ what }, index) => {
+    if (what.startsWith('strike ')) return [new Map([[index, KILL]])]
+    return TRANSACTIONAL.some((name) => what === `fate of ${name}`) ? [new Map([[index, REPLY_LOST]])] : []
+  })
+}
+
+/** The second halves, later in the run that the first one led to: a rebalance or a death at every step. */
+export function pairsWith(first: Deviations, trace: readonly Decision[]): Deviations[] {
+  const from = Math.max(...first.keys())
+  return trace.flatMap(({ what }, index) => {
+    if (index <= from || !what.startsWith('strike ')) return []
+    return [KILL, REBALANCE].map((option) => new Map([...first, [index, option]]))
+  })
+}
+
+/** Leaves out one deviation after the other for as long as the run still fails. */
+export async function shrink(trace: readonly Decision[], shape: Shape): Promise<Deviations> {
+  let deviations = deviationsOf(trace)
+  for (let changed = true; changed;) {
+    changed = false
+    for (const index of deviations.keys()) {
+      const fewer = new Map(deviations)
+      fewer.delete(index)
+      if ((await replay(fewer, shape)).violations.length === 0) continue
+      deviations = fewer
+      changed = true
+      break
+    }
+  }
+  return deviations
+}
+
+export function deviationsText(deviations: Deviations): string {
+  return [...deviations].map(([index, option]) => `${index}=${option}`).join(',')
+}
+
+export function parseDeviations(text: string): Deviations {
+  return new Map(
+    text
+      .split(',')
+      .filter((part) => part !== '')
+      .map((part) => part.split('=').map(Number) as [number, number]),
+  )
+}
