@@ -78,7 +78,9 @@ const FEED_EVERY_MS = 37
 const RESTART_MS = 20
 /** Past the session time-out. */
 const PAUSE_MS = 14_000
-const DRAIN_LIMIT_MS = 600_000
+/** The time with faults ends when everything is drained, or after this. */
+const FAULTS_MS = 60_000
+const DRAIN_LIMIT_MS = 300_000
 const QUIET_MS = 400
 
 const events = (name: string) => topic(name, { key: string(), value: jsonOf<{ id: string }>() })
@@ -208,9 +210,10 @@ export async function runOnce({ choices, workers = 2, partitions = 2, records = 
   const isDrained = (): boolean =>
     fed === records && !lags() && [...cluster.transactions.entries.values()].every(({ state }) => !isOpen(state))
   try {
-    if (!(await simulation.run(isDrained, DRAIN_LIMIT_MS))) violations.push(`not drained: ${stateOf(simulation, committed)}`)
+    await simulation.run(isDrained, FAULTS_MS)
     choices.heal()
     isOver = true
+    if (!(await simulation.run(isDrained, DRAIN_LIMIT_MS))) violations.push(`not drained: ${stateOf(simulation, committed)}`)
     await settleDown(simulation, violations, isDrained, () => (isStopping = true))
     checkOutputs(simulation, ids, partitions, violations)
     await checkState(simulation, ids, partitions, violations)
