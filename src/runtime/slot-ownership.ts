@@ -9,7 +9,7 @@
 import type { GroupConsumer } from '../broker/port.ts'
 import type { Logger } from '../common/ports.ts'
 import { partitionName } from '../common/topic-partition.ts'
-import type { BrokerError } from '../errors/broker-error.ts'
+import { BrokerError } from '../errors/broker-error.ts'
 import { BrokerUnavailableError, SlotTakenError } from '../errors/errors.ts'
 import type { AssignedTask } from './assigned-task.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
@@ -19,7 +19,8 @@ import type { OwnedTasks } from './owned-tasks.ts'
  * the coordinator for example, is followed by a second one, and each fences the other though both are ours (seen: a worker that ended with "slot taken" and
  * had no rival); and to the group a static member looks like the first process that had its place, whoever has it now.
  *
- * Returns the error the worker is to end with. In doubt the slot counts as taken.
+ * Returns the error the worker is to end with. In doubt the slot counts as taken; so it does for a fence of its producers that no time-out explains: that had
+ * somebody behind it, with a claim or without.
  */
 export async function confirmTaken(
   error: SlotTakenError,
@@ -28,6 +29,7 @@ export async function confirmTaken(
   readClaims: () => Promise<ReadonlyMap<string, string>>,
   logger: Logger,
 ): Promise<Error> {
+  if (error.cause instanceof BrokerError && error.cause.operation !== 'poll') return error
   let last: string | undefined
   try {
     last = (await readClaims()).get(slotName)

@@ -1,6 +1,7 @@
 /** Reading: which polled record still counts, and what a refused position means (src/runtime/input-reader.ts, CASES B24, F52). */
 import { describe, expect, test } from 'vitest'
 import { silentLogger } from '../../src/common/ports.ts'
+import type { BrokerError } from '../../src/errors/broker-error.ts'
 import { AssignedTask } from '../../src/runtime/assigned-task.ts'
 import { InputReader } from '../../src/runtime/input-reader.ts'
 import { OwnedTasks } from '../../src/runtime/owned-tasks.ts'
@@ -210,9 +211,9 @@ describe('what ends a poll', () => {
 })
 
 describe('a slot that is said to be taken', () => {
-  async function endsWith(claims: Promise<ReadonlyMap<string, string>>): Promise<Error> {
+  async function endsWith(claims: Promise<ReadonlyMap<string, string>>, cause?: BrokerError): Promise<Error> {
     const { slot } = await scene()
-    return confirmTaken(slot.taken(undefined), 'app-a-0', 'mine', () => claims, silentLogger)
+    return confirmTaken(slot.taken(cause), 'app-a-0', 'mine', () => claims, silentLogger)
   }
   const last = (...claims: [string, string][]) => Promise.resolve(new Map(claims))
 
@@ -223,6 +224,11 @@ describe('a slot that is said to be taken', () => {
 
   test('SO3: nobody has: its own join was answered too late, and it may start again at once', async () => {
     expect(await endsWith(last(['app-a-0', 'mine'], ['app-a-1', 'of another']))).toMatchObject({ code: 'membership-lost', exitCode: 3 })
+  })
+
+  test('SO3: the same when the client was put out of the group; but a fence of the producers has somebody behind it, with a claim or without (A9)', async () => {
+    expect(await endsWith(last(['app-a-0', 'mine']), refusal('poll', -150))).toMatchObject({ code: 'membership-lost' })
+    expect(await endsWith(last(['app-a-0', 'mine']), refusal('commit', -144))).toMatchObject({ code: 'slot-taken' })
   })
 
   test('SO3: claims that cannot be read leave the doubt, and the slot counts as taken', async () => {
