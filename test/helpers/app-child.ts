@@ -44,8 +44,9 @@ if (fault !== undefined) {
   const original = Producer.prototype[fault.operation]
   if (original === undefined) throw new Error(`the client has no ${fault.operation}`)
   let calls = 0
-  Producer.prototype[fault.operation] = function (this: unknown, ...args: unknown[]) {
-    if (++calls !== fault.call) return original.apply(this, args)
+  Producer.prototype[fault.operation] = function (this: { globalConfig?: Readonly<Record<string, unknown>> }, ...args: unknown[]) {
+    // Of transactions only: a start writes records outside of them as well.
+    if (this.globalConfig?.['transactional.id'] === undefined || ++calls !== fault.call) return original.apply(this, args)
     if (fault.when === 'before') {
       process.kill(process.pid, fault.signal)
       return original.apply(this, args)
