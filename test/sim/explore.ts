@@ -1,12 +1,6 @@
 /** Many runs: all of a kind, or by seed; and from a run that fails to the fewest deviations that still make it fail. */
-import {
-  deviationsOf,
-  ScriptedChoices,
-  SeededChoices,
-  SeededNumbers,
-  type Decision,
-  type Deviations,
-} from '../../src/testing/sim/choices.ts'
+import { SeededNumbers } from '../../src/common/seeded-numbers.ts'
+import { deviationsOf, ScriptedChoices, SeededChoices, type Decision, type Deviations } from '../../src/testing/sim/choices.ts'
 import { HealingChoices, runOnce, type RunOptions, type RunResult, STRIKES } from './run-once.ts'
 
 export type Shape = Pick<RunOptions, 'workers' | 'partitions' | 'records'>

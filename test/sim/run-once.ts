@@ -60,7 +60,7 @@ export class HealingChoices implements Choices {
     if (this.#healed) return 0
     const picked = this.#choices.pick(what, options)
     if (picked > 0) {
-      const name = `${what.replace(/ of | worker .*/g, (part) => (part === ' of ' ? ' of ' : ''))} = ${picked}`
+      const name = `${what} = ${picked}`
       this.fired.set(name, (this.fired.get(name) ?? 0) + 1)
     }
     return picked

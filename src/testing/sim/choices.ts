@@ -5,6 +5,8 @@
  * Choice 0 is always the ordinary way: nothing goes wrong. Every other one is a deviation, and a run is told by its deviations alone.
  */
 
+import { SeededNumbers } from '../../common/seeded-numbers.ts'
+
 /** The n-th decision of a run did not go the ordinary way. */
 export type Deviations = ReadonlyMap<number, number>
 
@@ -64,27 +66,4 @@ export function deviationsOf(trace: readonly Decision[]): Deviations {
     if (picked !== 0) deviations.set(index, picked)
   })
   return deviations
-}
-
-/** mulberry32: 32 bits of state, which is plenty for decisions and the same everywhere. */
-export class SeededNumbers {
-  #state: number
-
-  constructor(seed: number) {
-    this.#state = seed >>> 0
-  }
-
-  /** In [0, 1). */
-  next(): number {
-    this.#state = (this.#state + 0x6d2b79f5) >>> 0
-    let mixed = this.#state
-    mixed = Math.imul(mixed ^ (mixed >>> 15), mixed | 1)
-    mixed ^= mixed + Math.imul(mixed ^ (mixed >>> 7), mixed | 61)
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4_294_967_296
-  }
-
-  /** A whole number in [0, limit). */
-  below(limit: number): number {
-    return Math.floor(this.next() * limit)
-  }
 }

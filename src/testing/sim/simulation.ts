@@ -7,7 +7,6 @@ import type { Logger } from '../../common/ports.ts'
 import { silentLogger } from '../../common/ports.ts'
 import type { ResolvedConfig } from '../../config/resolve.ts'
 import { asError } from '../../errors/errors.ts'
-import type { WorkerState } from '../../metrics/status.ts'
 import type { WorkerListener } from '../../runtime/worker-options.ts'
 import { Worker } from '../../runtime/worker.ts'
 import { createMemoryBackend, MemoryDisk } from '../../state/memory/memory-backend.ts'
@@ -136,10 +135,6 @@ export class Simulation {
   loseDisk(slot: number): void {
     const entry = this.slots[slot]
     if (entry !== undefined) entry.disk = new MemoryDisk()
-  }
-
-  state(slot: number): WorkerState | undefined {
-    return this.slots[slot]?.worker.state
   }
 }
 

@@ -6,21 +6,13 @@
  */
 import { invariant } from '../../../common/invariant.ts'
 import { partitionName, type TopicPartition, type TopicPartitionOffset } from '../../../common/topic-partition.ts'
-import type {
-  BrokerRecord,
-  CommittedOffset,
-  GroupConsumer,
-  GroupConsumerOptions,
-  PartitionEnd,
-  PollResult,
-  RebalanceListener,
-} from '../../../broker/port.ts'
-import { AUTO_OFFSET_RESET } from '../../../errors/broker-codes.ts'
+import type { CommittedOffset, GroupConsumer, GroupConsumerOptions, PollResult, RebalanceListener } from '../../../broker/port.ts'
 import { BrokerError } from '../../../errors/broker-error.ts'
 import type { GroupMembership, SimCluster } from '../cluster/cluster.ts'
 import { CODES, type Refusal } from '../cluster/refusal.ts'
 import { never, type SimProcess } from '../process.ts'
 import { Connection } from './connection.ts'
+import { Fetcher, type Reading } from './fetcher.ts'
 
 const FATAL_INSTANCE = -150
 const MAX_POLL_EXCEEDED = -147
@@ -29,15 +21,6 @@ const UNSTABLE_RETRY_MS = 100
 const REJOIN_MS = 20
 /** From a batch's fetch to its delivery: what happens in between is not known to it. */
 const DELIVERY_MS = [1, 40] as const
-
-/** A partition that is read. */
-interface Reading extends TopicPartition {
-  position: number | undefined
-  isPaused: boolean
-  /** The end at this position was told. */
-  endTold: number
-  knownEnd: number | undefined
-}
 
 export class SimConsumer implements GroupConsumer {
   readonly #options: GroupConsumerOptions
@@ -52,13 +35,10 @@ export class SimConsumer implements GroupConsumer {
   #membership: 'out' | 'joining' | 'member' | 'fenced' | 'closed' = 'out'
   /** Partitions of the subscribed topic. */
   #owned: readonly number[] = []
-  readonly #reading = new Map<string, Reading>()
+  readonly #fetcher: Fetcher
   /** A callback is being answered: nothing is fetched. */
   #isAnswering = false
-  #isPolling = false
   #lostAssignment = false
-  #failures: BrokerError[] = []
-  #wakePoll: (() => void) | undefined
   #polledAt = 0
   #knownPartitions = 0
   #cancelTimers: () => void = () => undefined
@@ -71,6 +51,9 @@ export class SimConsumer implements GroupConsumer {
     this.#process = process
     this.#cluster = cluster
     this.#connection = new Connection(process)
+    const { choices } = process.world
+    const deliveryMs = (): number => DELIVERY_MS[choices.pick('late batch', DELIVERY_MS.length)] as number
+    this.#fetcher = new Fetcher({ process, cluster, operation: 'poll', place: 'poll', deliveryMs })
   }
 
   membership(): GroupMembership {
@@ -147,7 +130,7 @@ export class SimConsumer implements GroupConsumer {
 
   #heartbeat(): void {
     if (this.#process.monotonic() - this.#polledAt > this.#options.maxPollIntervalMs && this.#membership === 'member') {
-      this.#failures.push(new BrokerError('poll', MAX_POLL_EXCEEDED, 'the poll interval was exceeded'))
+      this.#fetcher.fail(new BrokerError('poll', MAX_POLL_EXCEEDED, 'the poll interval was exceeded'))
       this.#lose()
       return
     }
@@ -180,9 +163,8 @@ export class SimConsumer implements GroupConsumer {
     this.#session++
     this.#cancelTimers()
     this.#owned = []
-    this.#reading.clear()
-    this.#failures.push(new BrokerError('poll', FATAL_INSTANCE, 'fatal: another process has this group instance id'))
-    this.#wakePoll?.()
+    this.#fetcher.clear()
+    this.#fetcher.fail(new BrokerError('poll', FATAL_INSTANCE, 'fatal: another process has this group instance id'))
   }
 
   /** The group went on without this member. */
@@ -225,27 +207,21 @@ export class SimConsumer implements GroupConsumer {
     this.#owned = [...this.#owned, ...partitions]
     const all = this.#listener?.assigned(this.#named(partitions)) ?? []
     for (const { topic, partition, offset } of all) {
-      invariant(!this.#reading.has(partitionName(topic, partition)), 'SIM-assigned-twice', { topic, partition })
-      this.#reading.set(partitionName(topic, partition), {
-        topic,
-        partition,
-        position: offset,
-        isPaused: true,
-        endTold: -1,
-        knownEnd: undefined,
-      })
+      invariant(this.#fetcher.find(topic, partition) === undefined, 'SIM-assigned-twice', { topic, partition })
+      this.#fetcher.add(topic, partition, offset, true)
     }
   }
 
   async #revoke(partitions: readonly number[], lost: boolean): Promise<void> {
     this.#isAnswering = true
+    this.#fetcher.hold()
     const named = this.#named(partitions)
     const all = (await this.#listener?.revoked(named, lost)) ?? named
     if (this.#membership === 'fenced' || this.#membership === 'closed') return
-    for (const { topic, partition } of all) this.#reading.delete(partitionName(topic, partition))
+    for (const partition of all) this.#fetcher.remove(partition)
     this.#owned = this.#owned.filter((partition) => !partitions.includes(partition))
     this.#isAnswering = false
-    this.#wakePoll?.()
+    this.#fetcher.release()
   }
 
   #named(partitions: readonly number[]): TopicPartition[] {
@@ -291,88 +267,22 @@ export class SimConsumer implements GroupConsumer {
     this.#membership = 'closed'
     this.#session++
     this.#cancelTimers()
-    this.#reading.clear()
+    this.#fetcher.clear()
     this.#owned = []
-    this.#wakePoll?.()
   }
 
   // --- reading -------------------------------------------------------------------------------------------------------
 
   poll(maxRecords: number, timeoutMs: number): Promise<PollResult> {
-    invariant(!this.#isPolling, 'GC3', { poll: 'second' })
-    if (!this.#process.survives('poll:before')) return never()
-    this.#isPolling = true
     this.#polledAt = this.#process.monotonic()
-    return new Promise<PollResult>((resolve, reject) => {
-      let isOver = false
-      const over = (deliver: () => void, delayMs: number): void => {
-        if (isOver) return
-        isOver = true
-        stopWatching()
-        cancelTimeout()
-        this.#wakePoll = undefined
-        this.#process.deliver(delayMs, () => {
-          if (!this.#process.survives('poll:after')) return
-          this.#isPolling = false
-          deliver()
-        })
-      }
-      const look = (): void => {
-        const failure = this.#failures.shift()
-        if (failure !== undefined) {
-          over(() => reject(failure), 1)
-          return
-        }
-        const result = this.#fetch(maxRecords)
-        if (result instanceof BrokerError) over(() => reject(result), 1)
-        else if (result.records.length > 0 || result.ends.length > 0) {
-          const { choices } = this.#process.world
-          over(() => resolve(result), DELIVERY_MS[choices.pick('late batch', DELIVERY_MS.length)] as number)
-        }
-      }
-      const stopWatching = this.#cluster.watch(() => {
-        if (!this.#process.isDead && !this.#process.isPaused) look()
-      })
-      // What the client fetched ahead is there at once, whatever the time-out.
-      this.#process.deliver(0, () => {
-        if (!isOver) look()
-      })
-      const cancelTimeout = this.#process.after(timeoutMs, () => over(() => resolve({ records: [], ends: [] }), 0))
-      this.#wakePoll = look
-    })
-  }
-
-  #fetch(maxRecords: number): PollResult | BrokerError {
-    const records: BrokerRecord[] = []
-    const ends: PartitionEnd[] = []
-    if (this.#isAnswering || this.#membership === 'fenced' || this.#membership === 'closed') return { records, ends }
-    for (const reading of this.#reading.values()) {
-      const { topic, partition, position, isPaused } = reading
-      if (isPaused || position === undefined) continue
-      const log = this.#cluster.topics.find(topic)?.partitions[partition]
-      if (log === undefined) continue
-      if (position < log.logStart || position > log.highWatermark) {
-        reading.position = undefined
-        return new BrokerError('poll', AUTO_OFFSET_RESET, 'fetch position is out of range')
-      }
-      const read = log.read(position, maxRecords - records.length)
-      for (const record of read.records) records.push({ topic, partition, ...record })
-      reading.position = read.next
-      reading.knownEnd = log.highWatermark
-      const isAtEnd = read.next >= log.lastStable
-      if (isAtEnd && (reading.endTold !== read.next || read.records.length > 0)) {
-        reading.endTold = read.next
-        ends.push({ topic, partition, offset: read.next })
-      }
-    }
-    return { records, ends }
+    return this.#fetcher.poll(maxRecords, timeoutMs)
   }
 
   async seek(positions: readonly TopicPartitionOffset[]): Promise<void> {
-    invariant(!this.#isPolling, 'GC3', { seek: 'with a poll outstanding' })
+    this.#fetcher.forbidWhilePolling('seek')
     if (!this.#process.survives('seek:before')) return never()
     for (const { topic, partition, offset } of positions) {
-      const reading = this.#reading.get(partitionName(topic, partition))
+      const reading = this.#fetcher.find(topic, partition)
       if (reading?.position === undefined) throw new BrokerError('seek', WRONG_STATE, `${partitionName(topic, partition)} cannot be moved`)
       reading.position = offset
       reading.endTold = -1
@@ -394,7 +304,7 @@ export class SimConsumer implements GroupConsumer {
   }
 
   #of(topic: string, partition: number): Reading {
-    const reading = this.#reading.get(partitionName(topic, partition))
+    const reading = this.#fetcher.find(topic, partition)
     if (reading === undefined) throw new BrokerError('poll', WRONG_STATE, `${partitionName(topic, partition)} is not assigned`)
     return reading
   }
@@ -415,15 +325,15 @@ export class SimConsumer implements GroupConsumer {
   }
 
   position(topic: string, partition: number): number | undefined {
-    return this.#reading.get(partitionName(topic, partition))?.position
+    return this.#fetcher.find(topic, partition)?.position
   }
 
   knownEnd(topic: string, partition: number): number | undefined {
-    return this.#reading.get(partitionName(topic, partition))?.knownEnd
+    return this.#fetcher.find(topic, partition)?.knownEnd
   }
 
   assignments(): readonly TopicPartition[] {
-    return [...this.#reading.values()].map(({ topic, partition }) => ({ topic, partition }))
+    return this.#fetcher.readings.map(({ topic, partition }) => ({ topic, partition }))
   }
 
   assignmentLost(): boolean {

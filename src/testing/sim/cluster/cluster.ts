@@ -127,11 +127,8 @@ export class SimCluster {
   group(groupId: string): Group {
     let group = this.#groups.get(groupId)
     if (group === undefined) {
-      const { time, choices } = this.#options
       group = new Group({
-        groupId,
-        time,
-        choices,
+        time: this.#options.time,
         partitions: () => this.topics.find(this.#subscribed.get(groupId) ?? '')?.partitions.length ?? 0,
       })
       this.#groups.set(groupId, group)

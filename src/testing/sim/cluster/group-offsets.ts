@@ -26,10 +26,6 @@ export class GroupOffsets {
     return this.#committed
   }
 
-  get hasPending(): boolean {
-    return this.#pending.size > 0
-  }
-
   addPending(producerId: number, offsets: readonly OffsetToCommit[]): void {
     const pending = this.#pending.get(producerId) ?? new Map<string, SentOffset>()
     this.#pending.set(producerId, pending)

@@ -11,7 +11,6 @@
  *  GR2. A rebalance ends when every member has joined again, or its session or the rebalance time-out is over.
  */
 import type { VirtualTime } from '../virtual-time.ts'
-import type { Choices } from '../choices.ts'
 import { assign } from './assignor.ts'
 import { CODES, Refusal } from './refusal.ts'
 
@@ -50,9 +49,7 @@ interface Member {
 export type GroupState = 'empty' | 'preparing' | 'completing' | 'stable'
 
 export interface GroupOptions {
-  readonly groupId: string
   readonly time: VirtualTime
-  readonly choices: Choices
   /** Partitions of the topic that the group subscribes to, as the leader's client knows them. */
   readonly partitions: () => number
 }
@@ -75,10 +72,6 @@ export class Group {
 
   get state(): GroupState {
     return this.#state
-  }
-
-  get generation(): number {
-    return this.#generation
   }
 
   get members(): readonly Pick<Member, 'memberId' | 'instanceId' | 'assigned'>[] {

@@ -41,10 +41,6 @@ export class Topics {
     while (partitions.length < total) partitions.push(new PartitionLog())
   }
 
-  get names(): readonly string[] {
-    return [...this.#topics.keys()]
-  }
-
   find(name: string): SimTopic | undefined {
     return this.#topics.get(name)
   }
