@@ -1,4 +1,5 @@
 /** What the broker or the client said to one operation; `classify` turns it into a reaction. */
+import { NOT_KNOWN_YET } from './broker-codes.ts'
 
 export type BrokerOperation =
   | 'connect'
@@ -39,6 +40,11 @@ export class BrokerError extends Error {
     this.isRetriable = flags.isRetriable ?? false
     this.isAbortRequired = flags.isAbortRequired ?? false
   }
+}
+
+/** An admin's answer that does not know of something yet, which was made or found a moment ago. Retriable. */
+export function notKnownYet(message: string, cause?: unknown): BrokerError {
+  return new BrokerError('admin', NOT_KNOWN_YET, message, { isRetriable: true }, cause)
 }
 
 /** Given up by ourselves, for a reason of our own: nothing the broker said. */

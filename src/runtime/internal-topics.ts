@@ -4,9 +4,9 @@
  */
 import type { BrokerAdmin, TopicToCreate } from '../broker/port.ts'
 import type { Logger } from '../common/ports.ts'
-import { INVALID_PARTITIONS, NOT_KNOWN_YET, TOPIC_ALREADY_EXISTS } from '../errors/broker-codes.ts'
+import { INVALID_PARTITIONS, TOPIC_ALREADY_EXISTS } from '../errors/broker-codes.ts'
 import { ConfigError } from '../errors/errors.ts'
-import { BrokerError } from '../errors/broker-error.ts'
+import { BrokerError, notKnownYet } from '../errors/broker-error.ts'
 import { CHANGELOG_TOPIC_CONFIG, changelogTopic, TASKS_TOPIC_CONFIG, tasksTopic } from '../topology/internal-topics.ts'
 import type { TopologyPlan } from '../topology/nodes.ts'
 import { untilAnswered, type RetryOptions } from './retry.ts'
@@ -131,8 +131,7 @@ export async function ensureInternalTopics(
     async () => {
       const described = new Map((await admin.describeTopics(names)).map((topic) => [topic.name, topic]))
       const unknown = names.filter((name) => !described.has(name))
-      if (unknown.length > 0)
-        throw new BrokerError('admin', NOT_KNOWN_YET, `${unknown.join(', ')} not in the metadata yet`, { isRetriable: true })
+      if (unknown.length > 0) throw notKnownYet(`${unknown.join(', ')} not in the metadata yet`)
       return described
     },
     { ...retry, what: 'metadata of internal topics' },
@@ -183,8 +182,7 @@ export async function growTaskTopic(admin: BrokerAdmin, topic: string, total: nu
   await untilAnswered(
     async () => {
       const known = (await admin.describeTopics([topic]))[0]?.partitions ?? 0
-      if (known < total)
-        throw new BrokerError('admin', NOT_KNOWN_YET, `${topic} has ${known} of ${total} partitions in the metadata`, { isRetriable: true })
+      if (known < total) throw notKnownYet(`${topic} has ${known} of ${total} partitions in the metadata`)
     },
     { ...retry, what: `the added partitions of ${topic}` },
   )

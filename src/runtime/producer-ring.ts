@@ -9,7 +9,7 @@
  */
 import type { Broker, TransactionalProducer } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
-import { delay } from '../common/delay.ts'
+import { allEnded, delay } from '../common/delay.ts'
 import { failpoint } from '../common/failpoints.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
 import { BrokerError } from '../errors/broker-error.ts'
@@ -76,9 +76,8 @@ export class ProducerRing {
   }
 
   /** In parallel, and to the end: when one fails the others are in their places, so that `close` finds them. */
-  async #replaceEach(): Promise<void> {
-    const results = await Promise.allSettled(this.#producers.map((_, index) => this.#replace(index)))
-    for (const result of results) if (result.status === 'rejected') throw result.reason
+  #replaceEach(): Promise<void> {
+    return allEnded(this.#producers.map((_, index) => this.#replace(index)))
   }
 
   /** False when the present producer was abandoned. */

@@ -6,8 +6,8 @@
  * dead predecessor of this slot left open is aborted before anybody waits for it.
  */
 import type { BrokerAdmin, GroupConsumer } from '../broker/port.ts'
-import { NOT_KNOWN_YET } from '../errors/broker-codes.ts'
-import { BrokerError } from '../errors/broker-error.ts'
+import { allEnded } from '../common/delay.ts'
+import { notKnownYet } from '../errors/broker-error.ts'
 import { ConfigError } from '../errors/errors.ts'
 import { CommitCycle } from './commit-cycle.ts'
 import { GroupWatch } from './group-watch.ts'
@@ -101,7 +101,7 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
     logger,
   })
   await answered('the starts of the input logs', () => logStarts.look())
-  await Promise.all([
+  await allEnded([
     ring.open(producerSizes(written)),
     answered('the claim of the slot', () => claimSlot(broker, tasksTopic, slotName, claim, TASK_TABLE_TIMEOUT_MS)),
   ])
@@ -204,7 +204,5 @@ async function checkedKeepAlive(admin: BrokerAdmin, { settings, logger }: Worker
 
 /** Topics that were made or found a moment ago are not missing: the broker that answered has not heard of them yet. */
 function notHeardOfYet(error: unknown): never {
-  if (error instanceof ConfigError && error.code === 'topic-missing')
-    throw new BrokerError('admin', NOT_KNOWN_YET, error.message, { isRetriable: true }, error)
-  throw error
+  throw error instanceof ConfigError && error.code === 'topic-missing' ? notKnownYet(error.message, error) : error
 }

@@ -4,8 +4,8 @@
  */
 import kafkajs, { type ConfigResourceTypes as ConfigResourceType } from 'kafkajs'
 import type { TopicPartition } from '../../common/topic-partition.ts'
-import { FENCED_LEADER_EPOCH, NOT_KNOWN_YET, UNKNOWN_TOPIC_OR_PARTITION } from '../../errors/broker-codes.ts'
-import { BrokerError } from '../../errors/broker-error.ts'
+import { FENCED_LEADER_EPOCH, UNKNOWN_TOPIC_OR_PARTITION } from '../../errors/broker-codes.ts'
+import { BrokerError, notKnownYet } from '../../errors/broker-error.ts'
 import type { BrokerAdmin, CommittedOffset, GroupDescription, PartitionOffsets, TopicDescription, TopicToCreate } from '../port.ts'
 import { baseConfig, type ConnectionSettings } from './connection.ts'
 import { AdminClient } from './admin-client.ts'
@@ -127,8 +127,7 @@ export class KafkaAdmin implements BrokerAdmin {
       if (answer.error?.code === FENCED_LEADER_EPOCH) this.#native.renew()
       if (answer.error) throw new BrokerError('admin', answer.error.code, `offsets of ${topic}[${partition}]: ${answer.error.message}`)
       // Without an error and without an offset: the broker of that partition did not answer in time (seen: -1001, taken for the end of a log).
-      if (answer.offset < 0)
-        throw new BrokerError('admin', NOT_KNOWN_YET, `no offset of ${topic}[${partition}] yet (${answer.offset})`, { isRetriable: true })
+      if (answer.offset < 0) throw notKnownYet(`no offset of ${topic}[${partition}] yet (${answer.offset})`)
       return answer.offset
     })
   }
