@@ -16,6 +16,11 @@ export interface Counters {
   readonly fences: number
   /** Offsets passed over under the policy `offsetOutOfRange`. */
   readonly offsetsPassedOver: number
+  /** Stores read to the end of their changelogs, and the changelog records applied, of unfinished restores too. */
+  readonly restores: number
+  readonly restoredRecords: number
+  /** Stores emptied and read from the start of their changelogs; why is in `rebuildsByReason`. */
+  readonly rebuilds: number
 }
 
 export const NO_COUNTS: Counters = Object.freeze({
@@ -29,6 +34,9 @@ export const NO_COUNTS: Counters = Object.freeze({
   aborts: 0,
   fences: 0,
   offsetsPassedOver: 0,
+  restores: 0,
+  restoredRecords: 0,
+  rebuilds: 0,
 })
 
 export function addCounts(one: Counters, other: Counters): Counters {
@@ -67,6 +75,8 @@ export interface WorkerStatus extends Counters {
   readonly oldestTransactionMs: number
   /** Since the start, by `<operation>:<code>`, as docs/errors.md names the codes. */
   readonly abortsByCause: Readonly<Record<string, number>>
+  /** Since the start; the reasons are those of `RebuildReason`. */
+  readonly rebuildsByReason: Readonly<Record<string, number>>
   readonly restoring: readonly RestoreStatus[]
   readonly tasks: number
   readonly rssBytes: number

@@ -402,6 +402,7 @@ export class Worker {
 
   status(rssBytes: number): WorkerStatus {
     const metrics = this.#metrics
+    const restored = this.#restorer.counters
     return {
       state: this.#state,
       recordsPerSecond: metrics.recordsPerSecond(),
@@ -427,6 +428,10 @@ export class Worker {
       aborts: metrics.aborts,
       fences: metrics.fences,
       offsetsPassedOver: metrics.offsetsPassedOver,
+      restores: restored.finished,
+      restoredRecords: restored.records,
+      rebuilds: Object.values(restored.rebuilds).reduce((sum, count) => sum + count, 0),
+      rebuildsByReason: { ...restored.rebuilds },
       transactionAgeMs: this.#parts?.cycle.ageMs ?? 0,
       oldestTransactionMs: metrics.oldestTransactionMs,
       abortsByCause: Object.fromEntries(metrics.abortsByCause),

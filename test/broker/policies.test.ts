@@ -2,17 +2,36 @@
 import { closeSync, openSync, readdirSync, readFileSync, readSync, writeSync } from 'node:fs'
 import { join } from 'node:path'
 import { ConfigResourceTypes, Kafka, logLevel } from 'kafkajs'
-import { afterAll, describe, expect, test } from 'vitest'
+import { afterAll, describe, expect, onTestFinished, test } from 'vitest'
 import { provideBroker } from '../../scripts/broker-provider/provider.ts'
 import { createApp } from '../../src/app.ts'
 import { topology } from '../../src/topology/index.ts'
 import { dedupeTopology, eventTopic, events, idOf, processed, scene, startApp, temporaryFolder, type Scene } from '../helpers/apps.ts'
 import { until } from '../helpers/condition.ts'
-import { disconnectKafka, notOnce, readAll, send, sharedAdmin, unique } from '../helpers/kafka.ts'
+import { disconnectKafka, kafka, notOnce, readAll, send, sharedAdmin, unique } from '../helpers/kafka.ts'
 
 afterAll(disconnectKafka)
 
 const configOf = ({ application, stateDir }: Scene) => ({ applicationId: application, stateDir })
+/** One record in a transaction that stays open until it is aborted, at the latest at the end of the test. */
+async function openTransaction() {
+  const producer = kafka.producer({
+    idempotent: true,
+    maxInFlightRequests: 1,
+    transactionalId: unique('holder'),
+  })
+  await producer.connect()
+  const transaction = await producer.transaction()
+  const abort = async (): Promise<void> => {
+    if (transaction.isActive()) await transaction.abort()
+  }
+  onTestFinished(async () => {
+    await abort().catch(() => undefined)
+    await producer.disconnect()
+  })
+  return { abort, hold: (topic: string) => transaction.send({ topic, messages: [{ key: 'h', value: 'h', partition: 0 }] }) }
+}
+
 const idsOf = async ({ output }: Scene): Promise<string[]> => (await readAll(output)).map(({ value }) => idOf(value))
 
 describe('offsetOutOfRange', () => {
@@ -39,6 +58,31 @@ describe('offsetOutOfRange', () => {
       expect(notOnce(await idsOf(where), expected)).toEqual({})
       expect(second.app.status().offsetsPassedOver).toBe(policy === 'earliest' ? 3 : 5)
       expect(second.log.filter(({ level, message }) => level === 'error' && message.startsWith('offset out of range'))).toHaveLength(1)
+    },
+  )
+
+  test.each(['earliest', 'latest'] as const)(
+    "'%s': a running worker that finds its next records deleted goes on in the same process, with the count of what it passed over",
+    async (policy) => {
+      const where = await scene(`range-running-${policy}`, 1)
+      const log = (level: string, message: string): boolean => level === 'error' && message.startsWith('offset out of range')
+      await send(where.input, events('a', 10))
+      const worker = await startApp(dedupeTopology(where), { ...configOf(where), offsetOutOfRange: policy })
+      await processed(where, worker)
+      // An open transaction keeps the worker from reading what comes, so that its next records can be deleted in front of it.
+      const holder = await openTransaction()
+      await holder.hold(where.input)
+      await send(where.input, events('b', 5))
+      await (await sharedAdmin()).deleteTopicRecords({ topic: where.input, partitions: [{ partition: 0, offset: '13' }] })
+      await until('the policy to be applied', () => worker.log.some(({ level, message }) => log(level, message)))
+      await holder.abort()
+      await send(where.input, events('c', 4))
+      await processed(where, worker)
+      // Offset 10 was the holder's; 11 and 12 were b-0 and b-1.
+      const rest = policy === 'earliest' ? events('b', 5).slice(2) : []
+      const expected = [...events('a', 10), ...rest, ...events('c', 4)].map(({ value }) => idOf(value))
+      expect(notOnce(await idsOf(where), expected)).toEqual({})
+      expect(worker.app.status()).toMatchObject({ state: 'running', offsetsPassedOver: policy === 'earliest' ? 3 : 6 })
     },
   )
 })

@@ -43,6 +43,9 @@ export interface MemorySample {
   /** ms since 1970. */
   readonly at: number
   readonly rssBytes: number
+  /** Of V8: objects in use, and buffers outside its heap. The rest of RSS is the Kafka client, SQLite, code, and free room of the allocators. */
+  readonly heapBytes: number
+  readonly bufferBytes: number
 }
 
 /** One process of a slot. */
@@ -162,7 +165,7 @@ export class WorkerProcess {
         break
       case 'status':
         this.status = line.status
-        this.memory.push({ at: line.at, rssBytes: line.status.rssBytes })
+        this.memory.push({ at: line.at, rssBytes: line.status.rssBytes, heapBytes: line.heapBytes, bufferBytes: line.bufferBytes })
         break
       case 'strike':
         this.struck = line.text

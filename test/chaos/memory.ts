@@ -13,6 +13,8 @@ export interface MemorySlope {
   readonly spanMs: number
 }
 
+export type MemoryKind = 'rssBytes' | 'heapBytes' | 'bufferBytes'
+
 export interface ProcessLife {
   readonly label: string
   readonly startedAt: number
@@ -20,9 +22,15 @@ export interface ProcessLife {
 }
 
 /** Slope of one life, without its first `settleMs`; undefined with fewer than ten samples. */
-export function slopeOf({ startedAt, samples }: ProcessLife, settleMs: number): MemorySlope | undefined {
+export function slopeOf({ startedAt, samples }: ProcessLife, settleMs: number, kind: MemoryKind = 'rssBytes'): MemorySlope | undefined {
   const settled = samples.filter(({ at }) => at - startedAt >= settleMs)
-  return settled.length < 10 ? undefined : fit([settled])
+  return settled.length < 10 ? undefined : fit([settled], kind)
+}
+
+/** Of the later half of a life: growth that ends shows there. */
+export function lateSlopeOf({ label, startedAt, samples }: ProcessLife, settleMs: number): MemorySlope | undefined {
+  const endsAt = samples.at(-1)?.at ?? startedAt
+  return slopeOf({ label, startedAt, samples }, Math.max(settleMs, (endsAt - startedAt) / 2))
 }
 
 /** One slope over all lives: each life has a level of its own (a common slope, own intercepts). */
@@ -30,19 +38,20 @@ export function commonSlope(lives: readonly ProcessLife[], settleMs: number): Me
   const settled = lives
     .map(({ startedAt, samples }) => samples.filter(({ at }) => at - startedAt >= settleMs))
     .filter(({ length }) => length >= 10)
-  return settled.length === 0 ? undefined : fit(settled)
+  return settled.length === 0 ? undefined : fit(settled, 'rssBytes')
 }
 
-function fit(groups: readonly (readonly MemorySample[])[]): MemorySlope {
+function fit(groups: readonly (readonly MemorySample[])[], kind: MemoryKind): MemorySlope {
   let covariance = 0
   let variance = 0
   let samples = 0
   let spanMs = 0
   for (const group of groups) {
     const meanTime = mean(group.map(({ at }) => at))
-    const meanRss = mean(group.map(({ rssBytes }) => rssBytes))
-    for (const { at, rssBytes } of group) {
-      covariance += (at - meanTime) * (rssBytes - meanRss)
+    const meanBytes = mean(group.map((sample) => sample[kind]))
+    for (const sample of group) {
+      const { at } = sample
+      covariance += (at - meanTime) * (sample[kind] - meanBytes)
       variance += (at - meanTime) ** 2
     }
     samples += group.length
@@ -52,8 +61,8 @@ function fit(groups: readonly (readonly MemorySample[])[]): MemorySlope {
   return {
     mibPerHour: variance === 0 ? 0 : ((covariance / variance) * HOUR_MS) / MIB,
     samples,
-    fromMiB: (longest[0]?.rssBytes ?? 0) / MIB,
-    toMiB: (longest.at(-1)?.rssBytes ?? 0) / MIB,
+    fromMiB: (longest[0]?.[kind] ?? 0) / MIB,
+    toMiB: (longest.at(-1)?.[kind] ?? 0) / MIB,
     spanMs,
   }
 }

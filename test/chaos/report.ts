@@ -1,6 +1,6 @@
 /** What a run says at its end: a table of faults, figures, violations with the story around them, and the line that repeats it. Pure. */
 import Table from 'cli-table3'
-import { commonSlope, slopeOf, type MemorySlope, type ProcessLife } from './memory.ts'
+import { commonSlope, lateSlopeOf, slopeOf, type MemorySlope, type ProcessLife } from './memory.ts'
 import { commandOf, type ChaosOptions } from './options.ts'
 import type { FiredFault, RunResult } from './run.ts'
 import { FAULT_KINDS } from './timeline.ts'
@@ -16,7 +16,8 @@ export interface Report {
   readonly failpoints: Readonly<Record<string, number>>
   readonly counts: Readonly<Record<string, number>>
   readonly firstCommitAfterKillMs: { readonly samples: number; readonly p50: number; readonly most: number } | undefined
-  readonly memory: { readonly longest: MemorySlope | undefined; readonly all: MemorySlope | undefined }
+  /** By what was looked at; `all` is a common slope, the others are of the longest-living process. */
+  readonly memory: Readonly<Record<'longest' | 'laterHalf' | 'heap' | 'buffers' | 'all', MemorySlope | undefined>>
   readonly violations: number
 }
 
@@ -48,7 +49,13 @@ export function reportOf({ faults, counts, workers, violations }: Pick<RunResult
     failpoints,
     counts,
     firstCommitAfterKillMs: restartTimes(workers),
-    memory: { longest: longest === undefined ? undefined : slopeOf(longest, SETTLE_MS), all: commonSlope(lives, SETTLE_MS) },
+    memory: {
+      longest: longest && slopeOf(longest, SETTLE_MS),
+      laterHalf: longest && lateSlopeOf(longest, SETTLE_MS),
+      heap: longest && slopeOf(longest, SETTLE_MS, 'heapBytes'),
+      buffers: longest && slopeOf(longest, SETTLE_MS, 'bufferBytes'),
+      all: commonSlope(lives, SETTLE_MS),
+    },
     violations: violations.length,
   }
 }
@@ -83,6 +90,9 @@ export function textOf(result: RunResult, options: ChaosOptions): string {
     lines.push(`kill -9 to first commit of the same slot: p50 ${first.p50} ms, most ${first.most} ms, ${first.samples} times`)
   lines.push(
     `memory of the longest-living worker: ${slopeText(report.memory.longest)}`,
+    `  its later half: ${slopeText(report.memory.laterHalf)}`,
+    `  V8 heap: ${slopeText(report.memory.heap)}`,
+    `  buffers: ${slopeText(report.memory.buffers)}`,
     `memory of all workers: ${slopeText(report.memory.all)}`,
   )
   lines.push(...violationsText(result))

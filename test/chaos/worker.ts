@@ -31,7 +31,7 @@ export type WorkerLine = { readonly at: number } & (
   | { readonly event: 'revoked'; readonly tasks: readonly string[]; readonly lost: boolean }
   | { readonly event: 'restore'; readonly task: string; readonly records: number; readonly total: number }
   | { readonly event: 'first commit' }
-  | { readonly event: 'status'; readonly status: WorkerStatus }
+  | { readonly event: 'status'; readonly status: WorkerStatus; readonly heapBytes: number; readonly bufferBytes: number }
   | { readonly event: 'strike'; readonly text: string }
   | { readonly event: 'log'; readonly level: string; readonly message: string; readonly details: unknown }
   | { readonly event: 'failed'; readonly name: string; readonly message: string; readonly code: string | undefined }
@@ -49,6 +49,10 @@ const STALL_MS = 2_000
 const { scenario, slot, config } = JSON.parse(process.argv[2] ?? '{}') as WorkerArguments
 /** Written at once: the next line of code may be the last of this process. */
 const say = (line: Said): void => void process.stdout.write(`${JSON.stringify({ at: Date.now(), slot, ...line })}\n`)
+const sayStatus = (): void => {
+  const { heapUsed, external } = process.memoryUsage()
+  say({ event: 'status', status: app.status(), heapBytes: heapUsed, bufferBytes: external })
+}
 const struck = (text: string): void => say({ event: 'strike', text })
 
 armFailpointsFromEnvironment(struck)
@@ -75,7 +79,7 @@ const statusTimer = setInterval(() => {
   expectedAt = performance.now() + STATUS_INTERVAL_MS
   // A machine without time for us, or SIGSTOP: what comes next must not be taken for the runtime's own doing.
   if (lateMs > STALL_MS) say({ event: 'stalled', lateMs })
-  say({ event: 'status', status: app.status() })
+  sayStatus()
 }, STATUS_INTERVAL_MS)
 
 process.on('SIGINT', () => undefined)
@@ -93,7 +97,7 @@ process.on('message', (message: WorkerOrder) => {
 app.start().catch(() => undefined)
 try {
   await app.finished
-  say({ event: 'status', status: app.status() })
+  sayStatus()
   say({ event: 'closed' })
 } catch (error) {
   const { name, message, code, exitCode } = error as Error & { code?: string; exitCode?: number }

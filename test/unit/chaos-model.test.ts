@@ -1,7 +1,7 @@
 import { describe, expect, it } from 'vitest'
 import { TopicComparison } from '../chaos/comparison.ts'
 import { EventSource } from '../chaos/events.ts'
-import { commonSlope, slopeOf } from '../chaos/memory.ts'
+import { commonSlope, lateSlopeOf, slopeOf } from '../chaos/memory.ts'
 import { ReferenceModel, type OutputKind, type ReadRecord, type Reference } from '../chaos/model.ts'
 import { ChangelogReplay } from '../chaos/state-files.ts'
 import type { ChaosEvent } from '../chaos/scenario.ts'
@@ -198,6 +198,8 @@ describe('the slope of memory', () => {
     samples: Array.from({ length: 100 }, (_unused, index) => ({
       at: index * 1_000,
       rssBytes: (startMiB + (mibPerHour * index) / 3_600) * 1024 ** 2,
+      heapBytes: 50 * 1024 ** 2,
+      bufferBytes: (mibPerHour / 3_600) * index * 512 * 1024,
     })),
   })
 
@@ -206,6 +208,17 @@ describe('the slope of memory', () => {
     const early = { ...grown, samples: grown.samples.map((sample) => (sample.at < 10_000 ? { ...sample, rssBytes: 0 } : sample)) }
     expect(slopeOf(early, 10_000)?.mibPerHour).toBeCloseTo(36)
     expect(slopeOf(grown, 95_000)).toBeUndefined()
+  })
+
+  it('is told apart by what the memory is used for, and growth that ended is not seen in the later half', () => {
+    expect(slopeOf(life('a', 100, 36), 0, 'heapBytes')?.mibPerHour).toBeCloseTo(0)
+    expect(slopeOf(life('a', 100, 36), 0, 'bufferBytes')?.mibPerHour).toBeCloseTo(18)
+    const levelled = life('a', 100, 36).samples.map((sample, index, all) =>
+      index < 40 ? sample : { ...sample, rssBytes: all[40]!.rssBytes },
+    )
+    const one = { label: 'a', startedAt: 0, samples: levelled }
+    expect(slopeOf(one, 0)?.mibPerHour).toBeGreaterThan(10)
+    expect(lateSlopeOf(one, 0)?.mibPerHour).toBeCloseTo(0)
   })
 
   it('of several processes is a common one, however large each is', () => {

@@ -27,6 +27,10 @@ const STATUS: WorkerStatus = {
   oldestTransactionMs: 0,
   abortsByCause: {},
   tasks: 3,
+  restores: 0,
+  restoredRecords: 0,
+  rebuilds: 0,
+  rebuildsByReason: {},
   rssBytes: 100,
 }
 const RESTORE = { task: '0_2', store: 'dedupe', done: 1_200, total: 4_000, ratePerSecond: 600, etaMs: 4_700 }
