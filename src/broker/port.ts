@@ -7,6 +7,8 @@
  *  P2. `produce` is synchronous and copies: buffers may be reused after it returned.
  *  P3. The rebalance listener is called in the order in which the group coordinator decided, never two at once. Fetching is paused until a revoke was answered.
  *  P4. The answer to a rebalance (incremental assign / unassign) happens in the adapter's rebalance callback, one call site each.
+ *  P5. After `close` of the broker every look-up, reader and write is refused with CLOSED; it resolves when those that were under way have ended. Without
+ *      it: (1) a look-up beside the loop fails while the worker ends, (2) it is repeated, (3) the client it opens for that is closed by nobody.
  */
 import type { TopicPartition, TopicPartitionOffset } from '../common/topic-partition.ts'
 

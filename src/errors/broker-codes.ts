@@ -13,3 +13,5 @@ export const NOT_KNOWN_YET = -156
 export const TIMED_OUT = -185
 export const UNKNOWN_TOPIC_LOCALLY = -188
 export const TRANSPORT = -195
+/** The client was closed, by ourselves. */
+export const CLOSED = -197

@@ -1,5 +1,5 @@
 /** What the broker or the client said to one operation; `classify` turns it into a reaction. */
-import { NOT_KNOWN_YET } from './broker-codes.ts'
+import { CLOSED, NOT_KNOWN_YET } from './broker-codes.ts'
 
 export type BrokerOperation =
   | 'connect'
@@ -45,6 +45,11 @@ export class BrokerError extends Error {
 /** An admin's answer that does not know of something yet, which was made or found a moment ago. Retriable. */
 export function notKnownYet(message: string, cause?: unknown): BrokerError {
   return new BrokerError('admin', NOT_KNOWN_YET, message, { isRetriable: true }, cause)
+}
+
+/** The answer to every call that comes after the client was closed. */
+export function closedError(operation: BrokerOperation): BrokerError {
+  return new BrokerError(operation, CLOSED, 'the client was closed')
 }
 
 /** Given up by ourselves, for a reason of our own: nothing the broker said. */

@@ -22,6 +22,7 @@ interface Rule {
 /** By code, whatever the operation. Positive: Kafka protocol; negative: librdkafka. */
 export const CODE_RULES: Readonly<Record<number, Rule>> = {
   [-199]: { reaction: 'corrupted', reason: 'a batch does not fit its checksum' },
+  [-197]: { reaction: 'abortable', reason: 'the client was closed' },
   [-195]: { reaction: 'retriable', reason: 'the connection to the broker broke' },
   [-193]: { reaction: 'retriable', reason: 'the name of the broker did not resolve' },
   [-192]: { reaction: 'abortable', reason: 'a record timed out in the local queue' },

@@ -6,6 +6,7 @@ export const CODE_NAMES: Readonly<Record<number, string>> = {
   [GIVEN_UP]: 'given up',
   [WATCHDOG]: 'no answer',
   [-199]: '_BAD_MSG',
+  [-197]: '_DESTROY',
   [-195]: '_TRANSPORT',
   [-193]: '_RESOLVE',
   [-192]: '_MSG_TIMED_OUT',

@@ -30,6 +30,8 @@ export interface InputPartition {
   readonly topic: string
   readonly partition: number
   readonly task: AssignedTask
+  /** Where the client was told to begin in the callback, before anything was known of it (log-starts). */
+  assignedAt: number
   /** Offset the group has on record; undefined: none yet. */
   committed: number | undefined
   /** Where to begin when nothing was ever committed. */
@@ -78,6 +80,7 @@ export class AssignedTask {
       committed: undefined,
       start: 0,
       next: 0,
+      assignedAt: 0,
       validFromPoll: Number.MAX_SAFE_INTEGER,
       committedAt: 0,
     }))

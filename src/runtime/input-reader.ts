@@ -20,12 +20,15 @@ import { BrokerError } from '../errors/broker-error.ts'
 import { classify } from '../errors/classify.ts'
 import { ConfigError, FatalError } from '../errors/errors.ts'
 import type { AssignedTask, InputPartition } from './assigned-task.ts'
+import type { LogStarts } from './log-starts.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
 import type { PositionCheck } from './position-check.ts'
 import type { SlotOwnership } from './slot-ownership.ts'
 
 const SEEK_TIMEOUT_MS = 5_000
 const SEEK_BUDGET_MS = 10_000
+/** A client that is only busy is so for less. */
+const SEEK_LOOK_MS = 1_000
 const SEEK_PAUSE_MS = 20
 const NOTHING: PollResult = { records: [], ends: [] }
 
@@ -34,6 +37,7 @@ export interface InputReaderOptions {
   readonly tasks: OwnedTasks
   readonly slot: SlotOwnership
   readonly positions: PositionCheck
+  readonly logStarts: Pick<LogStarts, 'look' | 'of'>
   readonly tasksTopic: string
   readonly clock: Clock
   readonly timers: Timers
@@ -129,11 +133,15 @@ export class InputReader {
     await this.#seek(task)
   }
 
-  /** The client may still be busy with the assignment: tried again for a moment. A partition that was taken away meanwhile is left to its revoke. */
+  /**
+   * The client may still be busy with the assignment: tried again for a moment. A partition that was taken away meanwhile is left to its revoke. One whose
+   * log lost its head just before it was assigned there is stopped for good, and the worker joins anew.
+   */
   async #seek(task: AssignedTask): Promise<void> {
     const { consumer, clock, timers, tasksTopic } = this.#options
     for (const input of task.inputs) input.validFromPoll = this.#pollNumber + 1
-    const deadline = clock.monotonic() + SEEK_BUDGET_MS
+    const startedAt = clock.monotonic()
+    let hasLooked = false
     for (;;) {
       try {
         await consumer.seek(
@@ -145,7 +153,15 @@ export class InputReader {
         if (!(error instanceof BrokerError)) throw error
         const owned = consumer.assignments().some(({ topic, partition }) => topic === tasksTopic && partition === task.number)
         if (!owned) return
-        if (clock.monotonic() >= deadline) {
+        const waitedMs = clock.monotonic() - startedAt
+        if (!hasLooked && waitedMs >= SEEK_LOOK_MS) {
+          hasLooked = true
+          if (await this.#assignedTooLow(task)) {
+            this.#mustRejoin = true
+            return
+          }
+        }
+        if (waitedMs >= SEEK_BUDGET_MS) {
           throw new FatalError(`reading of task ${task.describe()} could not be moved to its offsets: ${error.message}`, {
             code: 'seek-failed',
             cause: error,
@@ -154,6 +170,16 @@ export class InputReader {
         await delay(timers, SEEK_PAUSE_MS)
       }
     }
+  }
+
+  async #assignedTooLow({ inputs }: AssignedTask): Promise<boolean> {
+    const { logStarts, logger } = this.#options
+    try {
+      await logStarts.look(inputs)
+    } catch (error) {
+      logger.debug({ error: String(error) }, 'the starts of the logs could not be read')
+    }
+    return inputs.some(({ topic, partition, assignedAt }) => assignedAt < logStarts.of(topic, partition))
   }
 
   /** An offset outside of its log is a matter of policy (position-check). Called every turn; looks every so often. */

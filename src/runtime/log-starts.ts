@@ -5,9 +5,9 @@
  * up by the client, and a late answer overtakes our seek, so that the records between are lost (seen); 0 is refused where retention has deleted the head,
  * and then the client stops the partition for good (seen: every seek fails with -172).
  *
- * A head that is deleted between two looks can still be met: then the seek fails, the worker ends, and its restart looks anew.
+ * A head that is deleted between two looks can still be met: then the seek fails, and the worker looks anew and joins anew (input-reader).
  */
-import type { BrokerAdmin } from '../broker/port.ts'
+import type { BrokerAdmin, PartitionOffsets } from '../broker/port.ts'
 import type { Clock, Logger } from '../common/ports.ts'
 import { partitionName, type TopicPartition } from '../common/topic-partition.ts'
 
@@ -37,8 +37,12 @@ export class LogStarts {
   async look(partitions = this.#options.partitions()): Promise<void> {
     const { admin, clock } = this.#options
     this.#lookedAt = clock.monotonic()
-    for (const { topic, partition, logStart } of await admin.offsets(partitions))
-      this.#starts.set(partitionName(topic, partition), logStart)
+    this.saw(await admin.offsets(partitions))
+  }
+
+  /** What somebody else was told. */
+  saw(bounds: readonly PartitionOffsets[]): void {
+    for (const { topic, partition, logStart } of bounds) this.#starts.set(partitionName(topic, partition), logStart)
   }
 
   /** Called every turn; looks in the background, every `intervalMs`. */

@@ -13,6 +13,7 @@ import { partitionName } from '../common/topic-partition.ts'
 import { BrokerError } from '../errors/broker-error.ts'
 import { ConfigError } from '../errors/errors.ts'
 import type { InputPartition } from './assigned-task.ts'
+import type { LogStarts } from './log-starts.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
 import type { WorkerMetrics } from './worker-metrics.ts'
 import type { OffsetOutOfRangePolicy } from './worker-options.ts'
@@ -20,6 +21,7 @@ import type { OffsetOutOfRangePolicy } from './worker-options.ts'
 export interface PositionCheckOptions {
   readonly admin: Pick<BrokerAdmin, 'offsets'>
   readonly tasks: OwnedTasks
+  readonly logStarts: Pick<LogStarts, 'saw'>
   readonly policy: OffsetOutOfRangePolicy
   readonly metrics: WorkerMetrics
   readonly intervalMs: number
@@ -73,9 +75,10 @@ export class PositionCheck {
   }
 
   async #outside(): Promise<readonly Outside[]> {
-    const { tasks, admin } = this.#options
+    const { tasks, admin, logStarts } = this.#options
     const positions = [...tasks.inputs()].filter(({ task }) => task.phase === 'running').map((input) => ({ input, next: input.next }))
     const bounds = await admin.offsets(positions.map(({ input: { topic, partition } }) => ({ topic, partition })))
+    logStarts.saw(bounds)
     return positions.flatMap(({ input, next }, index) => {
       const { logStart = 0, highWatermark = 0 } = bounds[index] ?? {}
       return next >= logStart && next <= highWatermark ? [] : [{ input, logStart, highWatermark }]

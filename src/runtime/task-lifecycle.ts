@@ -104,6 +104,7 @@ export class TaskLifecycle implements RebalanceListener {
         continue
       }
       const task = new AssignedTask(number, tasksTopic, subTopology, entry.partition, entry.inputs, entry)
+      for (const input of task.inputs) input.assignedAt = logStarts.of(input.topic, input.partition)
       tasks.add(task)
       added.push(task)
     }

@@ -118,6 +118,7 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
   const positions = new PositionCheck({
     admin: broker.admin,
     tasks,
+    logStarts,
     policy: settings.offsetOutOfRange,
     metrics,
     intervalMs: settings.metadataPollMs,
@@ -129,6 +130,7 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
     tasks,
     slot,
     positions,
+    logStarts,
     tasksTopic,
     clock,
     timers,

@@ -72,6 +72,7 @@ export class WorkerProcess {
   /** It may find its slot taken. */
   hasTwin = false
   failure: string | undefined
+  clientHung = false
   endedAt: number | undefined
   exitCode: number | null = null
   signal: NodeJS.Signals | null = null
@@ -142,6 +143,8 @@ export class WorkerProcess {
     if (exitCode === EXIT_CODES.ok && this.asked) return undefined
     if (exitCode === EXIT_CODES.slotTaken && this.hasTwin) return undefined
     if (exitCode === EXIT_CODES.unavailable && brokersWereAway) return undefined
+    // Calls of the client that outlast their time-outs (CLIENT-FACTS 6, 23) end the process with its ordinary code for failures: a supervisor restarts it.
+    if (this.clientHung && brokersWereAway) return undefined
     return `worker ${this.slot} (process ${this.pid ?? '?'}) ended with ${signal ?? `exit code ${exitCode}`}${this.failure === undefined ? '' : `: ${this.failure}`}`
   }
 
@@ -172,6 +175,7 @@ export class WorkerProcess {
         break
       case 'failed':
         this.failure = `${line.name} ${line.code ?? ''}: ${line.message}`
+        this.clientHung = line.code === 'client-hangs'
         break
       case 'log':
       case 'stalled':

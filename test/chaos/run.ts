@@ -114,7 +114,10 @@ export class ChaosRun {
       logDir: join(this.#folder, 'logs'),
       brokersWereAway: () => this.#brokersWereAway(),
       onLine: (worker, line) => this.#heard(worker, line),
-      onExit: (worker) => this.#count(`worker processes ended with ${worker.signal ?? `exit code ${worker.exitCode ?? '?'}`}`),
+      onExit: (worker) => {
+        this.#count(`worker processes ended with ${worker.signal ?? `exit code ${worker.exitCode ?? '?'}`}`)
+        if (worker.clientHung) this.#count('of these, a call of the client hung')
+      },
     })
     this.#fleet = fleet
     for (let slot = 0; slot < slots; slot++) fleet.start(slot)

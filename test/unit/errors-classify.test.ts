@@ -52,6 +52,7 @@ describe('the table', () => {
         "-10002 abortable",
         "-10001 retriable",
         "-199 corrupted",
+        "-197 abortable",
         "-195 retriable",
         "-193 retriable",
         "-192 abortable",

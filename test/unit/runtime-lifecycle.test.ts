@@ -67,9 +67,11 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
   const { consumer } = broker
   const metrics = new WorkerMetrics(clock)
   const slot = new SlotOwnership(consumer, tasks, 'app-a-0')
+  const logStarts = new LogStarts({ admin: broker.admin, partitions: () => [], intervalMs: 30_000, clock, logger: silentLogger })
   const positions = new PositionCheck({
     admin: broker.admin,
     tasks,
+    logStarts,
     policy: 'fail',
     metrics,
     intervalMs: 30_000,
@@ -81,6 +83,7 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     tasks,
     slot,
     positions,
+    logStarts,
     tasksTopic: TASKS_TOPIC,
     clock,
     timers,
@@ -134,7 +137,7 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     tasks,
     layouts,
     tasksTopic: TASKS_TOPIC,
-    logStarts: new LogStarts({ admin: broker.admin, partitions: () => [], intervalMs: 30_000, clock, logger: silentLogger }),
+    logStarts,
     consumer,
     outbox,
     reader,

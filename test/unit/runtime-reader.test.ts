@@ -4,6 +4,7 @@ import { silentLogger } from '../../src/common/ports.ts'
 import type { BrokerError } from '../../src/errors/broker-error.ts'
 import { AssignedTask } from '../../src/runtime/assigned-task.ts'
 import { InputReader } from '../../src/runtime/input-reader.ts'
+import { LogStarts } from '../../src/runtime/log-starts.ts'
 import { OwnedTasks } from '../../src/runtime/owned-tasks.ts'
 import { PositionCheck } from '../../src/runtime/position-check.ts'
 import { confirmTaken, SlotOwnership } from '../../src/runtime/slot-ownership.ts'
@@ -23,11 +24,14 @@ async function scene({ policy = 'fail' }: { policy?: OffsetOutOfRangePolicy } = 
   const tasks = new OwnedTasks()
   const metrics = new WorkerMetrics(clock)
   const slot = new SlotOwnership(broker.consumer, tasks, 'app-a-0')
+  const watch = { admin: broker.admin, intervalMs: CHECK_MS, clock, logger: silentLogger }
+  const logStarts = new LogStarts({ ...watch, partitions: () => [...tasks.inputs()] })
   const reader = new InputReader({
     consumer: broker.consumer,
     tasks,
     slot,
-    positions: new PositionCheck({ admin: broker.admin, tasks, policy, metrics, intervalMs: CHECK_MS, clock, logger: silentLogger }),
+    positions: new PositionCheck({ ...watch, tasks, logStarts, policy, metrics }),
+    logStarts,
     tasksTopic: 'app-tasks',
     clock,
     timers: new InstantTimers(clock),
@@ -50,7 +54,7 @@ async function scene({ policy = 'fail' }: { policy?: OffsetOutOfRangePolicy } = 
     bounds.forEach(([logStart, highWatermark], partition) =>
       broker.admin.bounds.set(`in[${partition}]`, { topic: 'in', partition, logStart, highWatermark }),
     )
-  return { clock, broker, tasks, reader, slot, metrics, first, second, logs }
+  return { clock, broker, tasks, reader, slot, metrics, first, second, logs, logStarts }
 }
 
 describe('records that are stale', () => {
@@ -151,6 +155,26 @@ describe('the policy for an offset out of range', () => {
     expect(metrics.offsetsPassedOver).toBe(passedOver)
     // Committed at once: the next start must not meet it again.
     expect([first.dirty, second.dirty]).toEqual([true, false])
+  })
+})
+
+describe('a partition that the client has stopped, since its log lost its head just before it was assigned there', () => {
+  const stopped = refusal('seek', -172)
+
+  test('the worker joins anew, with the starts of the logs as they are now', async () => {
+    const { reader, broker, first, logs, logStarts } = await scene()
+    logs([3, 20], [0, 7])
+    broker.script.fail('seek', ...Array.from({ length: 100 }, () => stopped))
+    await reader.rewind(first)
+    expect(reader.mustRejoin).toBe(true)
+    expect(logStarts.of('in', 0)).toBe(3)
+  })
+
+  test('any other seek that keeps failing ends the worker', async () => {
+    const { reader, broker, first, logs } = await scene()
+    logs([0, 20], [0, 7])
+    broker.script.fail('seek', ...Array.from({ length: 1_000 }, () => stopped))
+    await expect(reader.rewind(first)).rejects.toMatchObject({ code: 'seek-failed' })
   })
 })
 

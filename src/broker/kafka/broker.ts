@@ -1,5 +1,8 @@
-/** The real cluster behind the port. Owns nothing but the admin connection; everything else it opens belongs to the caller. */
-import { BrokerError } from '../../errors/broker-error.ts'
+/**
+ * The real cluster behind the port. Owns the admin connection; everything else it opens belongs to the caller. `close` waits for readers and writes, which
+ * may be in the hands of look-ups that nobody waits for (P5); consumers and producers are closed by the worker before.
+ */
+import { BrokerError, closedError } from '../../errors/broker-error.ts'
 import type {
   Broker,
   BrokerAdmin,
@@ -13,6 +16,7 @@ import { KafkaAdmin } from './admin.ts'
 import { baseConfig, connect, disconnect, type ConnectionSettings } from './connection.ts'
 import { connectConsumer } from './consumer.ts'
 import { brokerError, call } from './errors.ts'
+import { CLOSE_WAIT_MS } from './native-calls.ts'
 import { native } from './native.ts'
 import { connectProducer } from './producer.ts'
 import { connectReader } from './reader.ts'
@@ -20,6 +24,8 @@ import { connectReader } from './reader.ts'
 export class KafkaBroker implements Broker {
   readonly admin: BrokerAdmin
   readonly #settings: ConnectionSettings
+  readonly #underWay = new Set<Promise<unknown>>()
+  #closed = false
 
   constructor(settings: ConnectionSettings) {
     this.#settings = settings
@@ -35,6 +41,11 @@ export class KafkaBroker implements Broker {
   }
 
   async writeRecord(topic: string, partition: number, key: Buffer, value: Buffer, timeoutMs: number): Promise<void> {
+    if (this.#closed) throw closedError('produce')
+    await this.#awaited(this.#write(topic, partition, key, value, timeoutMs))
+  }
+
+  async #write(topic: string, partition: number, key: Buffer, value: Buffer, timeoutMs: number): Promise<void> {
     let refusal: BrokerError | undefined
     const producer = new native.Producer({ ...baseConfig(this.#settings), 'enable.idempotence': true, dr_cb: true }, {})
     await connect(producer, this.#settings, 'task table writer')
@@ -58,11 +69,29 @@ export class KafkaBroker implements Broker {
     }
   }
 
-  connectReader(): Promise<ChangelogReader> {
-    return connectReader(this.#settings)
+  async connectReader(): Promise<ChangelogReader> {
+    if (this.#closed) throw closedError('connect')
+    const connecting = connectReader(this.#settings, () => this.#closed)
+    void this.#awaited(connecting.then((reader) => reader.closed)).catch(() => undefined)
+    return connecting
+  }
+
+  /** `close` waits for it. */
+  async #awaited<T>(work: Promise<T>): Promise<T> {
+    this.#underWay.add(work)
+    try {
+      return await work
+    } finally {
+      this.#underWay.delete(work)
+    }
   }
 
   async close(): Promise<void> {
+    this.#closed = true
     await this.admin.close()
+    let timer: NodeJS.Timeout | undefined
+    const late = new Promise<void>((resolve) => (timer = setTimeout(resolve, CLOSE_WAIT_MS)))
+    await Promise.race([Promise.allSettled(this.#underWay), late])
+    clearTimeout(timer)
   }
 }

@@ -10,7 +10,7 @@ import { connect as connectTcp, isIP, type Socket } from 'node:net'
 import { connect as connectTls, type ConnectionOptions } from 'node:tls'
 import kafkajs, { type Admin, type ISocketFactory, type KafkaConfig } from 'kafkajs'
 import { NOT_KNOWN_YET, TRANSPORT, UNKNOWN_TOPIC_OR_PARTITION } from '../../errors/broker-codes.ts'
-import { BrokerError } from '../../errors/broker-error.ts'
+import { BrokerError, closedError } from '../../errors/broker-error.ts'
 import type { ConnectionSettings } from './connection.ts'
 import { brokerError } from './errors.ts'
 
@@ -33,6 +33,7 @@ export class LookUps {
 
   /** Rejects with `BrokerError` only. */
   async ask<T>(question: (admin: Admin) => Promise<T>): Promise<T> {
+    if (this.#closed) throw closedError('admin')
     const answer = this.#ask(question)
     this.#underWay.add(answer)
     try {

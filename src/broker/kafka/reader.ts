@@ -4,26 +4,34 @@
  */
 import { invariant } from '../../common/invariant.ts'
 import type { TopicPartitionOffset } from '../../common/topic-partition.ts'
+import { closedError } from '../../errors/broker-error.ts'
 import type { ChangelogReader, PollResult } from '../port.ts'
 import { baseConfig, connect, disconnect, type ConnectionSettings } from './connection.ts'
 import { brokerError } from './errors.ts'
 import { native, type NativeConsumer } from './native.ts'
 import { toPollResult } from './records.ts'
 
-export async function connectReader(settings: ConnectionSettings): Promise<ChangelogReader> {
-  const reader = new KafkaChangelogReader(settings)
+/** `isOver`: the broker was closed, and whoever still reads is to close his reader. */
+export async function connectReader(settings: ConnectionSettings, isOver: () => boolean): Promise<KafkaChangelogReader> {
+  const reader = new KafkaChangelogReader(settings, isOver)
   await reader.connect()
   return reader
 }
 
-class KafkaChangelogReader implements ChangelogReader {
+export class KafkaChangelogReader implements ChangelogReader {
   readonly #settings: ConnectionSettings
   readonly #client: NativeConsumer
+  readonly #isOver: () => boolean
   #polling = false
-  #closed = false
+  #closing: Promise<void> | undefined
+  /** Resolves when it was closed. */
+  readonly closed: Promise<void>
+  #hasClosed: (() => void) | undefined
 
-  constructor(settings: ConnectionSettings) {
+  constructor(settings: ConnectionSettings, isOver: () => boolean) {
     this.#settings = settings
+    this.#isOver = isOver
+    this.closed = new Promise((resolve) => (this.#hasClosed = resolve))
     this.#client = new native.KafkaConsumer(
       {
         'fetch.queue.backoff.ms': 10,
@@ -59,6 +67,7 @@ class KafkaChangelogReader implements ChangelogReader {
 
   poll(maxRecords: number, timeoutMs: number): Promise<PollResult> {
     invariant(!this.#polling, 'GC3', { poll: 'second' })
+    if (this.#isOver()) return Promise.reject(closedError('read'))
     this.#polling = true
     return new Promise<PollResult>((resolve, reject) => {
       this.#client.getClient().consume(timeoutMs, maxRecords, true, (error, messages, ends) => {
@@ -69,9 +78,7 @@ class KafkaChangelogReader implements ChangelogReader {
     })
   }
 
-  async close(): Promise<void> {
-    if (this.#closed) return
-    this.#closed = true
-    await disconnect(this.#client)
+  close(): Promise<void> {
+    return (this.#closing ??= disconnect(this.#client).then(() => this.#hasClosed?.()))
   }
 }

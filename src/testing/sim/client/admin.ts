@@ -8,6 +8,7 @@ import type {
   TopicDescription,
   TopicToCreate,
 } from '../../../broker/port.ts'
+import { closedError } from '../../../errors/broker-error.ts'
 import type { SimCluster } from '../cluster/cluster.ts'
 import { CODES, Refusal } from '../cluster/refusal.ts'
 import { never, type SimProcess } from '../process.ts'
@@ -19,6 +20,7 @@ export class SimAdmin implements BrokerAdmin {
   readonly #process: SimProcess
   readonly #cluster: SimCluster
   readonly #connection: Connection
+  #closed = false
 
   constructor(process: SimProcess, cluster: SimCluster) {
     this.#process = process
@@ -27,6 +29,7 @@ export class SimAdmin implements BrokerAdmin {
   }
 
   async #ask<T>(name: string, serve: () => T): Promise<T> {
+    if (this.#closed) throw closedError('admin')
     if (!this.#process.survives(`${name}:before`)) return never()
     const answer = await this.#connection.call({ operation: 'admin', name, timeoutMs: TIMEOUT_MS }, serve)
     return this.#process.survives(`${name}:after`) ? answer : never()
@@ -99,5 +102,6 @@ export class SimAdmin implements BrokerAdmin {
 
   async close(): Promise<void> {
     if (this.#process.isDead) return never()
+    this.#closed = true
   }
 }

@@ -8,6 +8,7 @@ import type {
   ProducerOptions,
   TransactionalProducer,
 } from '../../../broker/port.ts'
+import { closedError } from '../../../errors/broker-error.ts'
 import type { SimCluster } from '../cluster/cluster.ts'
 import { never, type SimProcess } from '../process.ts'
 import { SimAdmin } from './admin.ts'
@@ -22,6 +23,7 @@ export class SimBroker implements Broker {
   readonly #cluster: SimCluster
   readonly #metadataRefreshMs: number
   readonly #connection: Connection
+  #closed = false
 
   constructor(process: SimProcess, cluster: SimCluster, metadataRefreshMs: number) {
     this.#process = process
@@ -42,6 +44,7 @@ export class SimBroker implements Broker {
   }
 
   async writeRecord(topic: string, partition: number, key: Buffer, value: Buffer, timeoutMs: number): Promise<void> {
+    if (this.#closed) throw closedError('produce')
     if (!this.#process.survives('writeRecord:before')) return never()
     const record = { timestamp: this.#cluster.now(), key: Buffer.from(key), value: Buffer.from(value), headers: [] }
     await this.#connection.call({ operation: 'produce', name: 'Produce', timeoutMs }, () =>
@@ -51,11 +54,14 @@ export class SimBroker implements Broker {
   }
 
   async connectReader(): Promise<ChangelogReader> {
+    if (this.#closed) throw closedError('connect')
     if (!this.#process.survives('connect reader')) return never()
-    return new SimReader(this.#process, this.#cluster)
+    return new SimReader(this.#process, this.#cluster, () => this.#closed)
   }
 
   async close(): Promise<void> {
     if (this.#process.isDead) return never()
+    this.#closed = true
+    await this.admin.close()
   }
 }

@@ -1,6 +1,7 @@
 /** Reads logs read_committed, by assignment and outside any group. */
 import type { TopicPartitionOffset } from '../../../common/topic-partition.ts'
 import { LOG_START, type ChangelogReader, type PollResult } from '../../../broker/port.ts'
+import { closedError } from '../../../errors/broker-error.ts'
 import type { SimCluster } from '../cluster/cluster.ts'
 import { never, type SimProcess } from '../process.ts'
 import { Fetcher } from './fetcher.ts'
@@ -9,10 +10,13 @@ const DELIVERY_MS = 1
 
 export class SimReader implements ChangelogReader {
   readonly #process: SimProcess
+  readonly #isOver: () => boolean
   readonly #cluster: SimCluster
   readonly #fetcher: Fetcher
 
-  constructor(process: SimProcess, cluster: SimCluster) {
+  /** `isOver`: the broker was closed. */
+  constructor(process: SimProcess, cluster: SimCluster, isOver: () => boolean) {
+    this.#isOver = isOver
     this.#process = process
     this.#cluster = cluster
     this.#fetcher = new Fetcher({ process, cluster, operation: 'read', place: 'restore', deliveryMs: () => DELIVERY_MS })
@@ -29,7 +33,7 @@ export class SimReader implements ChangelogReader {
   }
 
   poll(maxRecords: number, timeoutMs: number): Promise<PollResult> {
-    return this.#fetcher.poll(maxRecords, timeoutMs)
+    return this.#isOver() ? Promise.reject(closedError('read')) : this.#fetcher.poll(maxRecords, timeoutMs)
   }
 
   async close(): Promise<void> {
