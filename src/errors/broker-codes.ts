@@ -12,6 +12,7 @@ export const AUTO_OFFSET_RESET = -140
 export const NOT_KNOWN_YET = -156
 export const TIMED_OUT = -185
 export const UNKNOWN_TOPIC_LOCALLY = -188
+export const ALL_BROKERS_DOWN = -187
 export const TRANSPORT = -195
 /** The client was closed, by ourselves. */
 export const CLOSED = -197

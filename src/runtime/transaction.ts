@@ -8,6 +8,7 @@
  *                                                                    |
  *                                                                    +--> unresolved --> idle   (settled: committed or aborted, X4)
  *   abort-only, unresolved --> repairing --> idle   the producer could not be replaced within the budget: it goes on beside the loop
+ *   offsets-sent, abort-only --> repairing --> idle it ended, but a request on the way had no answer (T6)
  *   any state --> fenced --> repairing              once the consumer proved that the slot is still ours
  *
  * Owns: the state, the ring's present producer, the time one commit may take.
@@ -18,6 +19,9 @@
  *  T2. No transaction without an offset: it is not fenced by the group and cannot be decided afterwards (CLIENT-FACTS 24).
  *  T3. After an unknown outcome there is no second `begin` on the old epoch: the producer is replaced first, which settles it (CLIENT-FACTS 7, 22).
  *  T4. After a thrown `produce` the transaction can only abort: a commit would succeed without that record (CLIENT-FACTS 29).
+ *  T6. After a transaction of which a request had no answer the producer is replaced, however well the repeat went. The first request may still lie in a
+ *      broker, and within its epoch it counts whenever it arrives: a late EndTxn would end half of the next transaction, late offsets would overwrite newer
+ *      ones with those of this one, which moves the group back (KIP-890; the client has none of it, CLIENT-FACTS 7).
  *  T5. Nothing here lasts longer than `TransactionBudgets` allow, whatever the broker does: a revoke may be waiting for it (CASES A16).
  */
 import type { GroupConsumer, HeaderList, OffsetToCommit } from '../broker/port.ts'
@@ -25,7 +29,7 @@ import { delay, within } from '../common/delay.ts'
 import { failpoint } from '../common/failpoints.ts'
 import { invariant } from '../common/invariant.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
-import { TIMED_OUT } from '../errors/broker-codes.ts'
+import { ALL_BROKERS_DOWN, TIMED_OUT, TRANSPORT } from '../errors/broker-codes.ts'
 import { BrokerError, GIVEN_UP, WATCHDOG } from '../errors/broker-error.ts'
 import { classify, type Classification } from '../errors/classify.ts'
 import { asError, FatalError } from '../errors/errors.ts'
@@ -40,7 +44,7 @@ export const TRANSITIONS: Readonly<Record<TransactionState, readonly Transaction
   idle: ['open', 'abort-only', 'fenced'],
   open: ['flushed', 'abort-only', 'fenced'],
   flushed: ['offsets-sent', 'abort-only', 'fenced'],
-  'offsets-sent': ['idle', 'abort-only', 'unresolved', 'fenced'],
+  'offsets-sent': ['idle', 'abort-only', 'unresolved', 'repairing', 'fenced'],
   'abort-only': ['idle', 'repairing', 'fenced'],
   unresolved: ['idle', 'repairing'],
   fenced: ['repairing'],
@@ -81,6 +85,8 @@ export class TransactionMachine {
   readonly #budgets: TransactionBudgets
   #state: TransactionState = 'idle'
   #failure: BrokerError | undefined
+  /** A request of this transaction had no answer (T6). */
+  #hasUnanswered = false
   /** The replacement that goes on beside the loop. */
   #repair: Repair | undefined
 
@@ -128,6 +134,7 @@ export class TransactionMachine {
       return { kind: 'aborted', cause: { ...cause, replaceProducer: true }, error: failure }
     }
     this.#failure = undefined
+    this.#hasUnanswered = false
     this.#transition('open')
     return undefined
   }
@@ -203,7 +210,7 @@ export class TransactionMachine {
       loseReply('commit')
     })
     if (failure === undefined) {
-      this.#transition('idle')
+      this.#ended()
       return { kind: 'committed' }
     }
     if (classify(failure).reaction === 'fenced') return this.#fenced(failure)
@@ -221,11 +228,22 @@ export class TransactionMachine {
       } catch (error) {
         const failure = asBrokerError(error)
         if (failure.code === WATCHDOG) throw this.#hung(failure)
+        if (isUnanswered(failure)) this.#hasUnanswered = true
         if (classify(failure).reaction !== 'retriable' || this.#clock.monotonic() >= deadline) return failure
         this.#logger.debug({ operation: failure.operation, code: failure.code }, 'retriable failure, repeating the step')
         await delay(this.#timers, RETRY_PAUSE_MS)
       }
     }
+  }
+
+  /** The end is known; the next transaction can begin at once, unless something of this one may still arrive (T6). */
+  #ended(): void {
+    if (!this.#hasUnanswered) {
+      this.#transition('idle')
+      return
+    }
+    this.#repair = this.#follow(this.#ring.replaceCurrent()).state
+    this.#transition('repairing')
   }
 
   /**
@@ -268,7 +286,7 @@ export class TransactionMachine {
         failpoint('abort:after')
       })
     }
-    if (refusal === undefined) this.#transition('idle')
+    if (refusal === undefined) this.#ended()
     else if (refusal !== failure && classify(refusal).reaction === 'fenced') return this.#fenced(refusal)
     else await this.#replaceCurrent(end)
     return { kind: 'aborted', cause, error: failure }
@@ -380,6 +398,13 @@ export class TransactionMachine {
 /** A failpoint's word for it: the call had its effect, its answer is gone. */
 function loseReply(operation: 'sendOffsets' | 'commit'): void {
   if (failpoint(`${operation}:reply`)) throw new BrokerError(operation, TIMED_OUT, 'the answer was lost (failpoint)', { isRetriable: true })
+}
+
+/** What the client says when no broker said anything. A flush is none of it: records have sequence numbers. */
+const UNANSWERED: ReadonlySet<number> = new Set([TIMED_OUT, TRANSPORT, ALL_BROKERS_DOWN])
+
+function isUnanswered({ operation, code }: BrokerError): boolean {
+  return UNANSWERED.has(code) && (operation === 'sendOffsets' || operation === 'commit' || operation === 'abort')
 }
 
 /** The client refused to send the commit, or the coordinator said no. */

@@ -3,20 +3,40 @@ import { SeededNumbers } from '../../src/common/seeded-numbers.ts'
 import { deviationsOf, ScriptedChoices, SeededChoices, type Decision, type Deviations } from '../../src/testing/sim/choices.ts'
 import { HealingChoices, runOnce, type RunOptions, type RunResult, STRIKES } from './run-once.ts'
 
-export type Shape = Pick<RunOptions, 'workers' | 'partitions' | 'records'>
+export type Shape = Pick<RunOptions, 'workers' | 'partitions' | 'records' | 'topologyKind' | 'feedEveryMs'>
 
 export function replay(deviations: Deviations, shape: Shape = {}, onLine?: (line: string) => void): Promise<RunResult> {
   return runOnce({ ...shape, choices: new HealingChoices(new ScriptedChoices(deviations)), ...(onLine === undefined ? {} : { onLine }) })
 }
 
+/** Records that come at once, one after the other, and while sessions run out. */
+const FEEDS_MS = [7, 37, 37, 300, 1_200] as const
+
 /** Shape and rates of a swarm run are drawn from its seed too. */
 export function runSeed(seed: number, onLine?: (line: string) => void): { readonly shape: Shape; readonly result: Promise<RunResult> } {
   const numbers = new SeededNumbers(seed ^ 0x5eed)
-  const shape = { workers: 1 + numbers.below(3), partitions: 1 + numbers.below(4), records: 2 + numbers.below(24) }
+  const shape: Shape = {
+    workers: 1 + numbers.below(3),
+    partitions: 1 + numbers.below(4),
+    records: 2 + numbers.below(24),
+    topologyKind: numbers.next() < 0.3 ? 'pass-through' : 'dedupe',
+    feedEveryMs: FEEDS_MS[numbers.below(FEEDS_MS.length)] as number,
+  }
   // Each kind of trouble has its own rate; some are absent, so that others are not drowned out by them (swarm testing, Groce 2012).
   const rateOf = (): number => (numbers.next() < 0.4 ? 0 : 0.002 * 2 ** numbers.below(6))
-  const rates = { strike: rateOf() / 4, fate: rateOf(), delay: rateOf(), late: rateOf() }
-  const oddsOf = (what: string): number => rates[what.slice(0, what.indexOf(' ')) as keyof typeof rates] ?? 0
+  const rates = { strike: rateOf() / 4, fate: rateOf(), delay: rateOf(), late: rateOf(), lateness: 0.5 }
+  // And so has each single place: most as their kind, a few often. Drawn when the place is first met.
+  const odds = new Map<string, number>()
+  const oddsOf = (what: string): number => {
+    let known = odds.get(what)
+    if (known === undefined) {
+      const rate = rates[what.slice(0, what.indexOf(' ')) as keyof typeof rates] ?? 0
+      const draw = numbers.next()
+      known = draw < 0.2 ? 0 : draw < 0.9 ? rate : Math.min(0.4, Math.max(rate, what.startsWith('strike ') ? 0.001 : 0.005) * 12)
+      odds.set(what, known)
+    }
+    return known
+  }
   const choices = new HealingChoices(new SeededChoices(seed, oddsOf))
   return { shape, result: runOnce({ ...shape, choices, ...(onLine === undefined ? {} : { onLine }) }) }
 }

@@ -1,9 +1,10 @@
 /** `npm run sim`: the runtime on simulated brokers, in every way we know to strike it. */
 import { Command } from 'commander'
 import Table from 'cli-table3'
-import { parseDeviations, replay, runSeed } from './explore.ts'
+import { parseDeviations, replay, runSeed, type Shape } from './explore.ts'
 import { pairJobs, runJobs, type Failure, type Job, type JobResult } from './jobs.ts'
 import { MUTANTS } from './mutants.ts'
+import type { TopologyKind } from './run-once.ts'
 
 const SEEDS_PER_JOB = 25
 const SINGLE_JOBS = 32
@@ -21,6 +22,8 @@ interface Options {
   readonly workers: number
   readonly partitions: number
   readonly records: number
+  readonly topology: TopologyKind
+  readonly feed: number
   readonly firsts?: number
   readonly trace?: boolean
 }
@@ -41,10 +44,18 @@ const program = new Command('npm run sim --')
   .option('--workers <n>', 'of an exhaustive run, or one with deviations', number, 2)
   .option('--partitions <n>', 'likewise', number, 2)
   .option('--records <n>', 'likewise', number, 6)
+  .option('--topology <kind>', 'likewise: dedupe or pass-through', 'dedupe')
+  .option('--feed <ms>', 'likewise: between two records', number, 37)
   .option('--trace', 'print everything that happens')
   .parse()
 const options = program.opts<Options>()
-const shape = { workers: options.workers, partitions: options.partitions, records: options.records }
+const shape: Shape = {
+  workers: options.workers,
+  partitions: options.partitions,
+  records: options.records,
+  topologyKind: options.topology,
+  feedEveryMs: options.feed,
+}
 const startedAt = performance.now()
 const seconds = (): string => ((performance.now() - startedAt) / 1_000).toFixed(1)
 
@@ -112,7 +123,7 @@ function printFired(fired: Readonly<Record<string, number>>): void {
 
 function printFailure({ seed, deviations, shape: of, violations }: Failure): void {
   for (const violation of violations) console.log(`VIOLATION ${violation}`)
-  const how = `--deviations ${deviations || "''"} --workers ${of.workers} --partitions ${of.partitions} --records ${of.records}`
+  const how = `--deviations ${deviations || "''"} --workers ${of.workers} --partitions ${of.partitions} --records ${of.records} --topology ${of.topologyKind} --feed ${of.feedEveryMs}`
   console.log(`  to repeat it: npm run sim -- ${how} --trace${seed === undefined ? '' : ` (from --seed ${seed})`}`)
 }
 

@@ -18,8 +18,14 @@ import { topic, topology } from '../../src/topology/index.ts'
 import { compileTopology } from '../../src/topology/plan.ts'
 import { jsonOf } from '../helpers/codecs.ts'
 
+/** `pass-through`: without state, so nothing but the transaction itself keeps a record from going out twice. */
+export type TopologyKind = 'dedupe' | 'pass-through'
+
 export interface RunOptions {
   readonly choices: HealingChoices
+  readonly topologyKind?: TopologyKind
+  /** Between two input records, ms. */
+  readonly feedEveryMs?: number
   readonly workers?: number
   readonly partitions?: number
   readonly records?: number
@@ -74,7 +80,6 @@ const INPUT = 'in'
 const OUTPUT = 'out'
 const CHANGELOG = `${APPLICATION}-dedupe-changelog`
 const FEED_FROM_MS = 120
-const FEED_EVERY_MS = 37
 const RESTART_MS = 20
 /** Past the session time-out. */
 const PAUSE_MS = 14_000
@@ -84,13 +89,16 @@ const DRAIN_LIMIT_MS = 300_000
 const QUIET_MS = 400
 
 const events = (name: string) => topic(name, { key: string(), value: jsonOf<{ id: string }>() })
-const PLAN = compileTopology(
-  topology(APPLICATION, ({ stream }) =>
-    stream(events(INPUT))
-      .dedupe({ by: (event) => event.id, window: WINDOW_MS, partitioned: 'by-key' })
-      .to(events(OUTPUT)),
+const PLANS = {
+  dedupe: compileTopology(
+    topology(APPLICATION, ({ stream }) =>
+      stream(events(INPUT))
+        .dedupe({ by: (event) => event.id, window: WINDOW_MS, partitioned: 'by-key' })
+        .to(events(OUTPUT)),
+    ),
   ),
-)
+  'pass-through': compileTopology(topology(APPLICATION, ({ stream }) => stream(events(INPUT)).to(events(OUTPUT)))),
+}
 const CONFIG = resolveConfig({
   code: {
     brokers: 'simulated:1',
@@ -116,7 +124,15 @@ export function idsOf(records: number): readonly string[] {
 
 export const STRIKES = ['none', 'kill', 'rebalance', 'pause', 'lose disk'] as const
 
-export async function runOnce({ choices, workers = 2, partitions = 2, records = 6, onLine }: RunOptions): Promise<RunResult> {
+export async function runOnce({
+  choices,
+  workers = 2,
+  partitions = 2,
+  records = 6,
+  topologyKind = 'dedupe',
+  feedEveryMs = 37,
+  onLine,
+}: RunOptions): Promise<RunResult> {
   const violations: string[] = []
   const digest: string[] = []
   const line = (text: string): void => {
@@ -166,7 +182,7 @@ export async function runOnce({ choices, workers = 2, partitions = 2, records = 
     else simulation.time.schedule(RESTART_MS, () => simulation.startSlot(slot.slot))
   }
   const simulation: Simulation = new Simulation({
-    plan: PLAN,
+    plan: PLANS[topologyKind],
     config: CONFIG,
     workers,
     choices,
@@ -192,11 +208,16 @@ export async function runOnce({ choices, workers = 2, partitions = 2, records = 
     if (offset < before) violations.push(`X3: the committed offset of ${name} went back from ${before} to ${offset} (group ${group})`)
     committed.set(name, offset)
   }
+  cluster.onDecided = ({ transactionalId, producerId, partitions: written, groups }, kind) => {
+    line(`${transactionalId} ${kind}: ${[...written.keys()].join()}`)
+    if (kind === 'commit' && written.size > 0 && ![...groups].some((group) => cluster.offsets(group).pendingOf(producerId).length > 0))
+      violations.push(`X1: ${transactionalId} committed records to ${[...written.keys()].join()} and no offset with them`)
+  }
 
   const ids = idsOf(records)
   let fed = 0
   ids.forEach((id, index) => {
-    simulation.time.schedule(FEED_FROM_MS + index * FEED_EVERY_MS, () => {
+    simulation.time.schedule(FEED_FROM_MS + index * feedEveryMs, () => {
       const key = Buffer.from(id)
       const value = Buffer.from(JSON.stringify({ id, index }))
       cluster.append(INPUT, murmur2Partition(key, partitions), [{ timestamp: cluster.now(), key, value, headers: [] }])
@@ -210,13 +231,16 @@ export async function runOnce({ choices, workers = 2, partitions = 2, records = 
   const isDrained = (): boolean =>
     fed === records && !lags() && [...cluster.transactions.entries.values()].every(({ state }) => !isOpen(state))
   try {
-    await simulation.run(isDrained, FAULTS_MS)
+    // The first violation ends a run: what follows is about a broken world.
+    const isBroken = (): boolean => violations.length > 0
+    await simulation.run(() => isDrained() || isBroken(), FAULTS_MS)
     choices.heal()
     isOver = true
-    if (!(await simulation.run(isDrained, DRAIN_LIMIT_MS))) violations.push(`not drained: ${stateOf(simulation, committed)}`)
-    await settleDown(simulation, violations, isDrained, () => (isStopping = true))
-    checkOutputs(simulation, ids, partitions, violations)
-    await checkState(simulation, ids, partitions, violations)
+    if (!(await simulation.run(() => isDrained() || isBroken(), DRAIN_LIMIT_MS)))
+      violations.push(`not drained: ${stateOf(simulation, committed)}`)
+    if (!isBroken()) await settleDown(simulation, violations, isDrained, () => (isStopping = true))
+    if (!isBroken()) checkOutputs(simulation, ids, partitions, topologyKind, violations)
+    if (!isBroken()) await checkState(simulation, ids, partitions, topologyKind, violations)
   } catch (error) {
     violations.push(`the run itself failed: ${asError(error).stack ?? String(error)}`)
   }
@@ -250,13 +274,19 @@ async function settleDown(simulation: Simulation, violations: string[], isDraine
     if (isOpen(state)) violations.push(`X10: the transaction of ${transactionalId} is ${state}`)
 }
 
-/** X1, X5, X6, X8: of each partition, the first record of each id, in order, and nothing else. */
-function checkOutputs({ cluster }: Simulation, ids: readonly string[], partitions: number, violations: string[]): void {
+/** X1, X5, X6, X8: of each partition, the first record of each id (all records where nothing is deduplicated), in order, and nothing else. */
+function checkOutputs(
+  { cluster }: Simulation,
+  ids: readonly string[],
+  partitions: number,
+  kind: TopologyKind,
+  violations: string[],
+): void {
   for (let partition = 0; partition < partitions; partition++) {
     const expected: number[] = []
     const known = new Set<string>()
     ids.forEach((id, index) => {
-      if (murmur2Partition(Buffer.from(id), partitions) !== partition || known.has(id)) return
+      if (murmur2Partition(Buffer.from(id), partitions) !== partition || (kind === 'dedupe' && known.has(id))) return
       known.add(id)
       expected.push(index)
     })
@@ -268,8 +298,15 @@ function checkOutputs({ cluster }: Simulation, ids: readonly string[], partition
 }
 
 /** X2: what a disk has, and its changelog from the checkpoint on, is what was committed. */
-async function checkState({ cluster, slots }: Simulation, ids: readonly string[], partitions: number, violations: string[]): Promise<void> {
-  const spec = PLAN.subTopologies[0]?.stores ?? []
+async function checkState(
+  { cluster, slots }: Simulation,
+  ids: readonly string[],
+  partitions: number,
+  kind: TopologyKind,
+  violations: string[],
+): Promise<void> {
+  const spec = PLANS[kind].subTopologies[0]?.stores ?? []
+  if (spec.length === 0) return
   for (let partition = 0; partition < partitions; partition++) {
     const expected = [...new Set(ids.filter((id) => murmur2Partition(Buffer.from(id), partitions) === partition))]
     const log = cluster.topics.find(CHANGELOG)?.partitions[partition]

@@ -1,5 +1,6 @@
 /** What every client of the adapter needs: base settings, connect and disconnect as promises, and where its log lines go. */
 import type { Logger } from '../../common/ports.ts'
+import { ALL_BROKERS_DOWN } from '../../errors/broker-codes.ts'
 import { BrokerError } from '../../errors/broker-error.ts'
 import { brokerError, call } from './errors.ts'
 import type { NativeConfig } from './native.ts'
@@ -27,7 +28,6 @@ export function baseConfig(settings: ConnectionSettings): NativeConfig {
   }
 }
 
-const ALL_BROKERS_DOWN = -187
 const WARN_EVERY_MS = 10_000
 
 interface Connectable {

@@ -10,8 +10,13 @@ import type { SimProcess } from '../process.ts'
 const NETWORK_MS = 1
 /** Ordinary, late, very late. */
 const DELAYS_MS = [0, 30, 700] as const
-/** What became of a request: it went through; it was lost; its effect was there and the answer lost; the connection broke before, and after the effect. */
-const FATES = ['ok', 'request lost', 'reply lost', 'broken before', 'broken after'] as const
+/**
+ * What became of a request: it went through; it was lost; its effect was there and the answer lost; the connection broke before, and after the effect; it
+ * lay in a broker until its sender had given it up, and what was sent since then overtook it.
+ */
+const FATES = ['ok', 'request lost', 'reply lost', 'broken before', 'broken after', 'late'] as const
+/** After the time-out of a late request, ms. */
+const LATENESS_MS = [30, 1, 900] as const
 
 export interface CallOptions {
   readonly operation: BrokerOperation
@@ -56,7 +61,12 @@ export class Connection {
       const attempt = (): void => {
         const fate = FATES[options.canFail === false ? 0 : process.world.choices.pick(`fate of ${name}`, FATES.length)]
         const leftMs = Math.max(0, endsAt - process.monotonic())
-        if (fate === 'request lost' || fate === 'reply lost') process.deliver(leftMs, timedOut)
+        if (fate === 'request lost' || fate === 'reply lost' || fate === 'late') process.deliver(leftMs, timedOut)
+        if (fate === 'late') {
+          const { time, choices } = process.world
+          time.schedule(leftMs + (LATENESS_MS[choices.pick(`lateness of ${name}`, LATENESS_MS.length)] as number), () => unheard(serve))
+          return
+        }
         if (fate === 'broken before' || fate === 'broken after')
           process.deliver(2 * NETWORK_MS, () =>
             reject(new BrokerError(operation, TRANSPORT, `${name}: the connection broke`, { isRetriable: true })),
@@ -81,6 +91,15 @@ export class Connection {
       }
       attempt()
     })
+  }
+}
+
+/** Nobody waits for the answer. */
+function unheard(serve: () => unknown): void {
+  try {
+    serve()
+  } catch (error) {
+    if (!(error instanceof Refusal)) throw error
   }
 }
 

@@ -10,7 +10,7 @@ import { Group } from './groups.ts'
 import type { LogRecord } from './partition-log.ts'
 import { CODES, Refusal } from './refusal.ts'
 import { Topics } from './topics.ts'
-import { Transactions, type ProducerIdentity } from './transactions.ts'
+import { Transactions, type ProducerIdentity, type TransactionEntry } from './transactions.ts'
 
 export interface ClusterOptions {
   readonly time: VirtualTime
@@ -40,6 +40,8 @@ export class SimCluster {
   readonly topics = new Topics()
   readonly transactions: Transactions
   readonly brokerConfig: ReadonlyMap<string, string>
+  /** Told of every end of a transaction, as it is decided. */
+  onDecided: (entry: TransactionEntry, kind: 'commit' | 'abort') => void = () => undefined
   /** Told of every offset that was committed. */
   onOffsets: (groupId: string, partition: string, offset: number) => void = () => undefined
   readonly #options: ClusterOptions
@@ -57,6 +59,7 @@ export class SimCluster {
       choices: options.choices,
       topics: this.topics,
       offsetsOf: (groupId) => this.offsets(groupId),
+      decided: (entry, kind) => this.onDecided(entry, kind),
       changed: () => this.#changed(),
       maxTimeoutMs: Number(this.brokerConfig.get('transaction.max.timeout.ms')),
     })

@@ -32,6 +32,11 @@ export class GroupOffsets {
     for (const offset of offsets) pending.set(partitionName(offset.topic, offset.partition), { ...offset, order: this.#sent++ })
   }
 
+  /** What the transaction of a producer would commit. */
+  pendingOf(producerId: number): readonly OffsetToCommit[] {
+    return [...(this.#pending.get(producerId)?.values() ?? [])]
+  }
+
   decide(producerId: number, kind: 'commit' | 'abort'): void {
     const pending = this.#pending.get(producerId)
     this.#pending.delete(producerId)

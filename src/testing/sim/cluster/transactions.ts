@@ -37,6 +37,8 @@ export interface TransactionsOptions {
   readonly topics: Topics
   /** Of a group; made when it is first asked for. */
   readonly offsetsOf: (groupId: string) => GroupOffsets
+  /** Told of every end, as it is decided. */
+  readonly decided: (entry: TransactionEntry, kind: 'commit' | 'abort') => void
   /** A log has grown, or more of it may be seen. */
   readonly changed: () => void
   /** The broker's `transaction.max.timeout.ms`. */
@@ -149,6 +151,7 @@ export class Transactions {
     const { time, choices, topics, offsetsOf, changed } = this.#options
     entry.cancelExpiry()
     entry.state = `prepare-${kind}`
+    this.#options.decided(entry, kind)
     const writes: (() => void)[] = []
     for (const [topic, partition] of entry.partitions.values())
       writes.push(() => topics.find(topic)?.partitions[partition]?.writeMarker(entry.producerId, kind))
