@@ -275,13 +275,7 @@ async function settleDown(simulation: Simulation, violations: string[], isDraine
 }
 
 /** X1, X5, X6, X8: of each partition, the first record of each id (all records where nothing is deduplicated), in order, and nothing else. */
-function checkOutputs(
-  { cluster }: Simulation,
-  ids: readonly string[],
-  partitions: number,
-  kind: TopologyKind,
-  violations: string[],
-): void {
+function checkOutputs({ cluster }: Simulation, ids: readonly string[], partitions: number, kind: TopologyKind, violations: string[]): void {
   for (let partition = 0; partition < partitions; partition++) {
     const expected: number[] = []
     const known = new Set<string>()
