@@ -100,8 +100,9 @@ export class CommitCycle {
     return this.#bytes >= transactionMaxBytes ? 'bytes' : undefined
   }
 
-  /** Lazily, before the first record. False: refused, and positions are rewound. */
+  /** Lazily, before the first record. False: refused, or the producer is being replaced; reading goes on at the positions. */
   async begin(): Promise<boolean> {
+    if (!this.isUsable) return false // reading is held, and moved to the positions when it is released (CC5)
     // Before the call: a fence that shows at begin is that of a transaction just born, not of the one before it.
     this.#startedAt = this.#options.clock.monotonic()
     const refused = await this.#options.machine.begin()

@@ -9,7 +9,7 @@ import type { TopologyKind } from './run-once.ts'
 const SEEDS_PER_JOB = 25
 const SINGLE_JOBS = 32
 const TWICE_EVERY = 20
-const MUTANT_SEEDS = 1_000
+const MUTANT_SEEDS = 600
 const PROGRESS_MS = 5_000
 const SHOWN_FAILURES = 10
 
@@ -24,6 +24,7 @@ interface Options {
   readonly records: number
   readonly topology: TopologyKind
   readonly feed: number
+  readonly transaction: number
   readonly firsts?: number
   readonly trace?: boolean
 }
@@ -46,6 +47,7 @@ const program = new Command('npm run sim --')
   .option('--records <n>', 'likewise', number, 6)
   .option('--topology <kind>', 'likewise: dedupe or pass-through', 'dedupe')
   .option('--feed <ms>', 'likewise: between two records', number, 37)
+  .option('--transaction <n>', 'likewise: records of a transaction at most', number, 1_000)
   .option('--trace', 'print everything that happens')
   .parse()
 const options = program.opts<Options>()
@@ -55,6 +57,7 @@ const shape: Shape = {
   records: options.records,
   topologyKind: options.topology,
   feedEveryMs: options.feed,
+  transactionMaxRecords: options.transaction,
 }
 const startedAt = performance.now()
 const seconds = (): string => ((performance.now() - startedAt) / 1_000).toFixed(1)
@@ -123,7 +126,7 @@ function printFired(fired: Readonly<Record<string, number>>): void {
 
 function printFailure({ seed, deviations, shape: of, violations }: Failure): void {
   for (const violation of violations) console.log(`VIOLATION ${violation}`)
-  const how = `--deviations ${deviations || "''"} --workers ${of.workers} --partitions ${of.partitions} --records ${of.records} --topology ${of.topologyKind} --feed ${of.feedEveryMs}`
+  const how = `--deviations ${deviations || "''"} --workers ${of.workers} --partitions ${of.partitions} --records ${of.records} --topology ${of.topologyKind} --feed ${of.feedEveryMs} --transaction ${of.transactionMaxRecords}`
   console.log(`  to repeat it: npm run sim -- ${how} --trace${seed === undefined ? '' : ` (from --seed ${seed})`}`)
 }
 
@@ -138,7 +141,9 @@ async function mutants(): Promise<void> {
   await runJobs(
     MUTANTS.map((_mutant, index): Job => ({ kind: 'mutant', index, seeds: MUTANT_SEEDS })),
     (job, { caughtBy }) => {
-      if (job.kind === 'mutant') caught.set(job.index, caughtBy)
+      if (job.kind !== 'mutant') return
+      caught.set(job.index, caughtBy)
+      console.error(`  ${caught.size} of ${MUTANTS.length}, ${seconds()} s: ${MUTANTS[job.index]?.name ?? ''}: ${caughtBy ?? 'SURVIVES'}`)
     },
   )
   MUTANTS.forEach(({ name, breaks }, index) => table.push([name, breaks, caught.get(index) ?? 'SURVIVES']))

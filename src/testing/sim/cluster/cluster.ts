@@ -115,6 +115,17 @@ export class SimCluster {
     this.offsets(member.groupId).addPending(producer.producerId, offsets)
   }
 
+  /**
+   * Whether a transaction keeps anything from its readers. One that a late AddPartitionsToTxn or AddOffsetsToTxn has opened holds nothing: no producer knows
+   * of it, and the coordinator ends it at its time-out.
+   */
+  holdsAnything({ producerId, partitions, groups }: TransactionEntry): boolean {
+    return (
+      [...partitions.values()].some(([topic, partition]) => this.topics.find(topic)?.partitions[partition]?.isOpen(producerId)) ||
+      [...groups].some((groupId) => this.offsets(groupId).pendingOf(producerId).length > 0)
+    )
+  }
+
   subscribe(groupId: string, topic: string): void {
     this.#subscribed.set(groupId, topic)
   }

@@ -66,6 +66,11 @@ export class PartitionLog {
     return stable
   }
 
+  /** Whether records of this producer are not decided yet. */
+  isOpen(producerId: number): boolean {
+    return this.#open.has(producerId)
+  }
+
   append(records: readonly LogRecord[]): void {
     for (const record of records) this.#entries.push({ ...record, offset: this.#end++, kind: 'data', transaction: undefined })
   }
