@@ -9,7 +9,7 @@ import { EXIT_CODES } from '../../src/errors/errors.ts'
 import { API, type KafkaProxy } from '../helpers/kafka-proxy/kafka-proxy.ts'
 import type { ChaosCluster } from './cluster.ts'
 import type { Violation } from './comparison.ts'
-import type { Fleet, WorkerProcess } from './fleet.ts'
+import { PUT_OUT, type Fleet, type WorkerProcess } from './fleet.ts'
 import type { Scenario } from './scenario.ts'
 import { damageState, deleteState } from './state-damage.ts'
 import type { FaultKind, PlannedFault } from './timeline.ts'
@@ -159,7 +159,9 @@ const STRIKES: Record<FaultKind, Strike> = {
       }
       const ended = worker.alive ? twin : worker
       const other = worker.alive ? worker : twin
-      if (ended.exitCode !== EXIT_CODES.slotTaken)
+      // The old one can join once more and put the new one out, which would come back with a new claim.
+      const wasPutOut = ended === twin && ended.failureCode === PUT_OUT
+      if (ended.exitCode !== EXIT_CODES.slotTaken && !wasPutOut)
         context.violation({
           kind: 'twin',
           text: `${nameOf(ended)} ended with ${ended.exitCode ?? ended.signal ?? '?'} instead of ${EXIT_CODES.slotTaken} beside ${nameOf(other)}`,

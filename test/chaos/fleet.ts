@@ -48,6 +48,10 @@ export interface MemorySample {
   readonly bufferBytes: number
 }
 
+export const CLIENT_HUNG = 'client-hangs'
+/** Ended, with a claim on its slot that nobody contests: its supervisor starts it again, and then the other one goes. */
+export const PUT_OUT = 'membership-lost'
+
 /** One process of a slot. */
 export class WorkerProcess {
   readonly slot: number
@@ -72,7 +76,7 @@ export class WorkerProcess {
   /** It may find its slot taken. */
   hasTwin = false
   failure: string | undefined
-  clientHung = false
+  failureCode: string | undefined
   endedAt: number | undefined
   exitCode: number | null = null
   signal: NodeJS.Signals | null = null
@@ -142,9 +146,9 @@ export class WorkerProcess {
     if (signal === 'SIGKILL' && (this.fate !== undefined || this.struck?.includes(' kill ') === true)) return undefined
     if (exitCode === EXIT_CODES.ok && this.asked) return undefined
     if (exitCode === EXIT_CODES.slotTaken && this.hasTwin) return undefined
-    if (exitCode === EXIT_CODES.unavailable && brokersWereAway) return undefined
+    if (exitCode === EXIT_CODES.unavailable && (brokersWereAway || (this.hasTwin && this.failureCode === PUT_OUT))) return undefined
     // Calls of the client that outlast their time-outs (CLIENT-FACTS 6, 23) end the process with its ordinary code for failures: a supervisor restarts it.
-    if (this.clientHung && brokersWereAway) return undefined
+    if (this.failureCode === CLIENT_HUNG && brokersWereAway) return undefined
     return `worker ${this.slot} (process ${this.pid ?? '?'}) ended with ${signal ?? `exit code ${exitCode}`}${this.failure === undefined ? '' : `: ${this.failure}`}`
   }
 
@@ -175,7 +179,7 @@ export class WorkerProcess {
         break
       case 'failed':
         this.failure = `${line.name} ${line.code ?? ''}: ${line.message}`
-        this.clientHung = line.code === 'client-hangs'
+        this.failureCode = line.code
         break
       case 'log':
       case 'stalled':

@@ -14,7 +14,7 @@ import type { Config } from '../../src/config/define.ts'
 import { ChaosCluster } from './cluster.ts'
 import type { Violation } from './comparison.ts'
 import { strike, until } from './faults.ts'
-import { Fleet, lastLines, type WorkerProcess } from './fleet.ts'
+import { CLIENT_HUNG, Fleet, lastLines, type WorkerProcess } from './fleet.ts'
 import type { LoaderArguments, LoaderMessage } from './loader.ts'
 import type { ChaosOptions } from './options.ts'
 import { compileWorker } from './program.ts'
@@ -116,7 +116,7 @@ export class ChaosRun {
       onLine: (worker, line) => this.#heard(worker, line),
       onExit: (worker) => {
         this.#count(`worker processes ended with ${worker.signal ?? `exit code ${worker.exitCode ?? '?'}`}`)
-        if (worker.clientHung) this.#count('of these, a call of the client hung')
+        if (worker.failureCode === CLIENT_HUNG) this.#count('of these, a call of the client hung')
       },
     })
     this.#fleet = fleet

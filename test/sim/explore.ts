@@ -3,7 +3,10 @@ import { SeededNumbers } from '../../src/common/seeded-numbers.ts'
 import { deviationsOf, ScriptedChoices, SeededChoices, type Decision, type Deviations } from '../../src/testing/sim/choices.ts'
 import { HealingChoices, runOnce, type RunOptions, type RunResult, STRIKES } from './run-once.ts'
 
-export type Shape = Pick<RunOptions, 'workers' | 'partitions' | 'records' | 'topologyKind' | 'feedEveryMs' | 'transactionMaxRecords'>
+export type Shape = Pick<
+  RunOptions,
+  'workers' | 'partitions' | 'records' | 'topologyKind' | 'feedEveryMs' | 'transactionMaxRecords' | 'producerRingSize'
+>
 
 export function replay(deviations: Deviations, shape: Shape = {}, onLine?: (line: string) => void): Promise<RunResult> {
   return runOnce({ ...shape, choices: new HealingChoices(new ScriptedChoices(deviations)), ...(onLine === undefined ? {} : { onLine }) })
@@ -22,6 +25,7 @@ export function runSeed(seed: number, onLine?: (line: string) => void): { readon
     topologyKind: numbers.next() < 0.3 ? 'pass-through' : 'dedupe',
     feedEveryMs: FEEDS_MS[numbers.below(FEEDS_MS.length)] as number,
     transactionMaxRecords: numbers.next() < 0.5 ? 2 : 1_000,
+    producerRingSize: numbers.next() < 0.5 ? 1 : 2,
   }
   // Each kind of trouble has its own rate; some are absent, so that others are not drowned out by them (swarm testing, Groce 2012).
   const rateOf = (): number => (numbers.next() < 0.4 ? 0 : 0.002 * 2 ** numbers.below(6))

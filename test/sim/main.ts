@@ -25,6 +25,7 @@ interface Options {
   readonly topology: TopologyKind
   readonly feed: number
   readonly transaction: number
+  readonly ring: number
   readonly firsts?: number
   readonly trace?: boolean
 }
@@ -48,6 +49,7 @@ const program = new Command('npm run sim --')
   .option('--topology <kind>', 'likewise: dedupe or pass-through', 'dedupe')
   .option('--feed <ms>', 'likewise: between two records', number, 37)
   .option('--transaction <n>', 'likewise: records of a transaction at most', number, 1_000)
+  .option('--ring <n>', 'likewise: transactional producers of a worker', number, 2)
   .option('--trace', 'print everything that happens')
   .parse()
 const options = program.opts<Options>()
@@ -58,6 +60,7 @@ const shape: Shape = {
   topologyKind: options.topology,
   feedEveryMs: options.feed,
   transactionMaxRecords: options.transaction,
+  producerRingSize: options.ring,
 }
 const startedAt = performance.now()
 const seconds = (): string => ((performance.now() - startedAt) / 1_000).toFixed(1)
@@ -126,7 +129,7 @@ function printFired(fired: Readonly<Record<string, number>>): void {
 
 function printFailure({ seed, deviations, shape: of, violations }: Failure): void {
   for (const violation of violations) console.log(`VIOLATION ${violation}`)
-  const how = `--deviations ${deviations || "''"} --workers ${of.workers} --partitions ${of.partitions} --records ${of.records} --topology ${of.topologyKind} --feed ${of.feedEveryMs} --transaction ${of.transactionMaxRecords}`
+  const how = `--deviations ${deviations || "''"} --workers ${of.workers} --partitions ${of.partitions} --records ${of.records} --topology ${of.topologyKind} --feed ${of.feedEveryMs} --transaction ${of.transactionMaxRecords} --ring ${of.producerRingSize}`
   console.log(`  to repeat it: npm run sim -- ${how} --trace${seed === undefined ? '' : ` (from --seed ${seed})`}`)
 }
 

@@ -28,6 +28,7 @@ export interface RunOptions {
   readonly feedEveryMs?: number
   /** Records after which a transaction is committed in the middle of a polled batch. */
   readonly transactionMaxRecords?: number
+  readonly producerRingSize?: number
   readonly workers?: number
   readonly partitions?: number
   readonly records?: number
@@ -134,6 +135,7 @@ export async function runOnce({
   topologyKind = 'dedupe',
   feedEveryMs = 37,
   transactionMaxRecords = 1_000,
+  producerRingSize = 2,
   onLine,
 }: RunOptions): Promise<RunResult> {
   const violations: string[] = []
@@ -186,7 +188,7 @@ export async function runOnce({
   }
   const simulation: Simulation = new Simulation({
     plan: PLANS[topologyKind],
-    config: { ...CONFIG, transactionMaxRecords },
+    config: { ...CONFIG, transactionMaxRecords, producerRingSize },
     workers,
     choices,
     startAt: START,

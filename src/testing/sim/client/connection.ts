@@ -12,9 +12,12 @@ const NETWORK_MS = 1
 const DELAYS_MS = [0, 30, 700] as const
 /**
  * What became of a request: it went through; it was lost; its effect was there and the answer lost; the connection broke before, and after the effect; it
- * lay in a broker until its sender had given it up, and what was sent since then overtook it.
+ * lay in a broker until its sender had given it up, and what was sent since then overtook it; the broker died after the effect, and this client finds it
+ * again after a while only.
  */
-const FATES = ['ok', 'request lost', 'reply lost', 'broken before', 'broken after', 'late'] as const
+const FATES = ['ok', 'request lost', 'reply lost', 'broken before', 'broken after', 'late', 'broker dies'] as const
+/** How long a broker is away: shorter and longer than what a worker has for a commit. */
+const AWAY_MS = [4_000, 300] as const
 /** After the time-out of a late request, ms. */
 const LATENESS_MS = [30, 1, 900] as const
 
@@ -33,6 +36,7 @@ export interface CallOptions {
 export class Connection {
   readonly process: SimProcess
   #lastArrival = 0
+  #awayUntil = 0
 
   constructor(process: SimProcess) {
     this.process = process
@@ -59,11 +63,13 @@ export class Connection {
     return new Promise<T>((resolve, reject) => {
       const timedOut = (): void => reject(new BrokerError(operation, TIMED_OUT, `${name}: no answer in time`, { isRetriable: true }))
       const attempt = (): void => {
-        const fate = FATES[options.canFail === false ? 0 : process.world.choices.pick(`fate of ${name}`, FATES.length)]
+        const { time, choices } = process.world
+        const isAway = time.now < this.#awayUntil
+        const fate = isAway ? 'request lost' : FATES[options.canFail === false ? 0 : choices.pick(`fate of ${name}`, FATES.length)]
+        if (fate === 'broker dies') this.#awayUntil = time.now + (AWAY_MS[choices.pick(`lateness of a broker`, AWAY_MS.length)] as number)
         const leftMs = Math.max(0, endsAt - process.monotonic())
-        if (fate === 'request lost' || fate === 'reply lost' || fate === 'late') process.deliver(leftMs, timedOut)
+        if (fate === 'request lost' || fate === 'reply lost' || fate === 'late' || fate === 'broker dies') process.deliver(leftMs, timedOut)
         if (fate === 'late') {
-          const { time, choices } = process.world
           time.schedule(leftMs + (LATENESS_MS[choices.pick(`lateness of ${name}`, LATENESS_MS.length)] as number), () => unheard(serve))
           return
         }
