@@ -8,8 +8,10 @@
  *  CC1. Offsets are sent for every task that wrote or advanced, and only while it is owned (X3).
  *  CC2. Write-sets are merged only after the commit succeeded, and positions become committed positions in the same step (X1, X2).
  *  CC3. After a failed transaction every running task is back at its committed positions with an empty write-set, before the next poll.
- *  CC4. A fenced producer is re-initialised only after the consumer proved that the slot is still ours; a second fence within a minute that no time-out
- *      explains ends the worker: two processes that both re-init fence each other for ever (CLIENT-FACTS 21). Until then tasks are closed and polling goes on.
+ *  CC4. A fenced producer is re-initialised only after the consumer proved that the slot is still ours, and the slot's log that nobody claimed it later: the
+ *      group alone does not tell, since a member that was put out joins again by itself and puts the new one out (seen). A second fence within a minute that
+ *      no time-out explains ends the worker: two processes that both re-init fence each other for ever (CLIENT-FACTS 21). Until then tasks are closed and
+ *      polling goes on.
  *  CC5. While no transaction can begin nothing is read (input-reader I3); events of the group are handled all the same.
  */
 import type { GroupConsumer, OffsetToCommit } from '../broker/port.ts'
@@ -50,6 +52,8 @@ export interface CommitCycleOptions extends Pick<WorkerOptions, 'settings' | 'cl
   readonly progressTopic: string
   /** The outcome could not be found out: state and positions of these tasks must come from the broker again. */
   readonly restart: (tasks: readonly AssignedTask[], reason: string) => void
+  /** Whether this process is the last that claimed the slot (slot-ownership SO3). */
+  readonly hasLastClaim: () => Promise<boolean>
 }
 
 export class CommitCycle {
@@ -66,6 +70,8 @@ export class CommitCycle {
   /** The last fence that no time-out explains. */
   #takenAt = Number.NEGATIVE_INFINITY
   #fence: BrokerError | undefined
+  /** A look at the claims, beside the loop. */
+  #proof: { answer: 'ours' | 'taken' | 'unknown' | undefined } | undefined
 
   constructor(options: CommitCycleOptions) {
     this.#options = options
@@ -354,6 +360,29 @@ export class CommitCycle {
     this.#restart('a producer was fenced, so a transaction may have ended without this worker')
   }
 
+  /** False while the claims are being read. Where they cannot be read, membership is proof enough. */
+  #isProven(): boolean {
+    this.#proof ??= this.#readClaims()
+    const { answer } = this.#proof
+    if (answer === undefined) return false
+    this.#proof = undefined
+    if (answer === 'taken') throw this.#options.slot.taken(this.#fence)
+    return true
+  }
+
+  #readClaims(): { answer: 'ours' | 'taken' | 'unknown' | undefined } {
+    const { hasLastClaim, logger } = this.#options
+    const proof: { answer: 'ours' | 'taken' | 'unknown' | undefined } = { answer: undefined }
+    hasLastClaim().then(
+      (isOurs) => (proof.answer = isOurs ? 'ours' : 'taken'),
+      (error: unknown) => {
+        logger.warn({ error: String(error) }, 'the claims of the slots could not be read: the group alone tells whether this one is ours')
+        proof.answer = 'unknown'
+      },
+    )
+    return proof
+  }
+
   /**
    * Called every turn: the way back after a fence, or after a producer that could not be replaced in time. Two heartbeats that nobody objected to prove
    * membership: a taken slot shows as -150 of a poll, or as an assignment that is gone (slot-ownership).
@@ -362,7 +391,7 @@ export class CommitCycle {
     const { machine, clock, settings, reader, slot, logger } = this.#options
     if (machine.isUsable) return
     if (machine.state === 'fenced') {
-      if (clock.monotonic() - this.#fencedAt < 2 * settings.heartbeatIntervalMs) return
+      if (clock.monotonic() - this.#fencedAt < 2 * settings.heartbeatIntervalMs || !this.#isProven()) return
       machine.startRepair()
     }
     try {

@@ -6,7 +6,6 @@
  * dead predecessor of this slot left open is aborted before anybody waits for it.
  */
 import type { BrokerAdmin, GroupConsumer } from '../broker/port.ts'
-import { allEnded } from '../common/delay.ts'
 import { notKnownYet } from '../errors/broker-error.ts'
 import { ConfigError } from '../errors/errors.ts'
 import { CommitCycle } from './commit-cycle.ts'
@@ -56,8 +55,9 @@ export interface WorkerParts {
 export interface WorkerStartOptions {
   readonly worker: WorkerOptions
   readonly slotName: string
-  /** Of this process, written before the group is joined (SO3). */
+  /** Of this process, written before anything of the slot is taken (SO3). */
   readonly claim: string
+  readonly hasLastClaim: () => Promise<boolean>
   readonly tasksTopic: string
   readonly tasks: OwnedTasks
   readonly metrics: WorkerMetrics
@@ -101,10 +101,9 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
     logger,
   })
   await answered('the starts of the input logs', () => logStarts.look())
-  await allEnded([
-    ring.open(producerSizes(written)),
-    answered('the claim of the slot', () => claimSlot(broker, tasksTopic, slotName, claim, TASK_TABLE_TIMEOUT_MS)),
-  ])
+  // Before the producers: who is fenced by them, or put out of the group, finds the claim (SO3).
+  await answered('the claim of the slot', () => claimSlot(broker, tasksTopic, slotName, claim, TASK_TABLE_TIMEOUT_MS))
+  await ring.open(producerSizes(written))
   const consumer = await broker.connectConsumer({
     groupId: settings.applicationId,
     groupInstanceId: slotName,
@@ -170,6 +169,7 @@ export async function startWorker(options: WorkerStartOptions): Promise<WorkerPa
     restart: (restarted, reason) => {
       lifecycle.restart(restarted, reason)
     },
+    hasLastClaim: options.hasLastClaim,
   })
   const growth = new InputGrowth({
     ...agreement,

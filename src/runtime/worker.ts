@@ -174,6 +174,7 @@ export class Worker {
       worker: this.#options,
       slotName: this.#slotName,
       claim: this.#claim,
+      hasLastClaim: async () => (await this.#claims()).get(this.#slotName) === this.#claim,
       tasksTopic: this.#tasksTopic,
       tasks: this.#tasks,
       metrics: this.#metrics,

@@ -67,7 +67,8 @@ export async function work(job: Job): Promise<JobResult> {
       break
     }
     case 'mutant': {
-      const mend = (MUTANTS[job.index] as (typeof MUTANTS)[number]).apply()
+      const mutant = MUTANTS[job.index] as (typeof MUTANTS)[number]
+      const mend = mutant.apply()
       try {
         for (let seed = 1; seed <= job.seeds && result.caughtBy === undefined; seed++) {
           const run = await runSeed(seed).result
@@ -75,6 +76,7 @@ export async function work(job: Job): Promise<JobResult> {
           const [violation] = run.violations
           if (violation !== undefined) result.caughtBy = `seed ${seed}: ${violation}`
         }
+        if (result.caughtBy === undefined && mutant.directed !== undefined) await workDirected(mutant.directed, result)
       } finally {
         mend()
       }
@@ -82,6 +84,21 @@ export async function work(job: Job): Promise<JobResult> {
     }
   }
   return result
+}
+
+const DIRECTED: Shape = { workers: 1, partitions: 1, records: 6 }
+
+async function workDirected(what: string, result: JobResult): Promise<void> {
+  const { trace } = await replay(new Map(), DIRECTED)
+  for (const first of singles(trace).filter((deviations) => [...deviations.keys()].every((index) => trace[index]?.what === what))) {
+    for (const pair of pairsWith(first, (await replay(first, DIRECTED)).trace)) {
+      const [violation] = (await replay(pair, DIRECTED)).violations
+      result.runs++
+      if (violation === undefined) continue
+      result.caughtBy = `deviations ${deviationsText(pair)}: ${violation}`
+      return
+    }
+  }
 }
 
 async function take(result: JobResult, run: RunResult, shape: Shape, seed: number | undefined): Promise<void> {

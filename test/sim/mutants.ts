@@ -1,13 +1,16 @@
 /**
  * Broken runtimes. Each takes one rule out of the real one, from outside, by replacing one method of one class; the checks must catch every one, or they
  * sleep (DESIGN 8).
+ *
+ * Tried, and no mutants, because something else in this model keeps the promise: the checkpoint at the high watermark (a task starts when everything below
+ * it is decided); offsets of tasks that are no longer owned (the client rejoins only after the callback was answered, so its generation is over); stale
+ * records of an earlier poll (nothing is fetched ahead here); `fail` that dooms nothing (what is refused is abandoned at once).
  */
+import { BrokerError } from '../../src/errors/broker-error.ts'
 import { CommitCycle } from '../../src/runtime/commit-cycle.ts'
 import { InputReader } from '../../src/runtime/input-reader.ts'
-import { OwnedTasks } from '../../src/runtime/owned-tasks.ts'
 import { ProducerRing } from '../../src/runtime/producer-ring.ts'
 import { Restorer } from '../../src/runtime/restore.ts'
-import { SlotOwnership } from '../../src/runtime/slot-ownership.ts'
 import { TransactionMachine } from '../../src/runtime/transaction.ts'
 import { LayeredDedupeStore } from '../../src/state/dedupe-store.ts'
 import { StoreSet } from '../../src/state/store-set.ts'
@@ -22,7 +25,11 @@ export interface Mutant {
   readonly breaks: string
   /** Returns the function that mends it again. */
   readonly apply: () => () => void
+  /** Seeds alone rarely meet it: after them, every decision of this name in pairs with every death behind it. */
+  readonly directed?: string
 }
+
+const prepares = new WeakMap<object, number>()
 
 type Method = (this: never, ...args: never[]) => unknown
 
@@ -118,22 +125,40 @@ export const MUTANTS: readonly Mutant[] = [
     apply: replaced(InputReader.prototype, 'rewind', () => () => Promise.resolve()),
   },
   {
-    name: 'records of a poll from before a change count',
-    breaks: 'I2, W2',
+    name: 'a record that the client refused is left out, and the rest committed',
+    breaks: 'T4, X6',
     apply: replaced(
-      OwnedTasks.prototype,
-      'input',
+      TransactionMachine.prototype,
+      'produce',
       (original) =>
-        function (this: OwnedTasks, topic, partition) {
-          const input = call<ReturnType<OwnedTasks['input']>>(original, this, topic, partition)
-          if (input !== undefined) input.validFromPoll = 0
-          return input
+        function (this: TransactionMachine, ...args) {
+          try {
+            return call(original, this, ...args)
+          } catch (error) {
+            if (error instanceof BrokerError) return true
+            throw error
+          }
+        },
+    ),
+  },
+  {
+    name: 'keys of packed changelog records are counted, from 0 in each process',
+    breaks: 'S3, X2',
+    apply: replaced(
+      LayeredDedupeStore.prototype,
+      'prepare',
+      (original) =>
+        function (this: LayeredDedupeStore, _nonce, sink) {
+          const prepared = (prepares.get(this) ?? 0) + 1
+          prepares.set(this, prepared)
+          call(original, this, Buffer.alloc(16, prepared), sink)
         },
     ),
   },
   {
     name: 'the restore ends at the last stable offset',
     breaks: 'R1, X7',
+    directed: 'late marker',
     apply: replaced(
       SimAdmin.prototype,
       'offsets',
@@ -167,18 +192,6 @@ export const MUTANTS: readonly Mutant[] = [
     ),
   },
   {
-    name: 'the checkpoint is the high watermark',
-    breaks: 'X2',
-    apply: replaced(
-      SimAdmin.prototype,
-      'lastStableOffsets',
-      () =>
-        async function (this: SimAdmin, partitions) {
-          return (await this.offsets(partitions)).map(({ highWatermark }) => highWatermark)
-        },
-    ),
-  },
-  {
     name: 'the checkpoint lies a little ahead of the rows',
     breaks: 'X2',
     apply: replaced(
@@ -201,15 +214,5 @@ export const MUTANTS: readonly Mutant[] = [
           return call(original, this, partitions, false)
         },
     ),
-  },
-  {
-    name: 'offsets of tasks that are no longer owned are sent',
-    breaks: 'X3, SO2',
-    apply: replaced(SlotOwnership.prototype, 'owns', () => () => true),
-  },
-  {
-    name: 'a refused record does not doom its transaction',
-    breaks: 'T4',
-    apply: replaced(TransactionMachine.prototype, 'fail', () => () => undefined),
   },
 ]

@@ -90,6 +90,8 @@ const PAUSE_MS = 14_000
 const FAULTS_MS = 60_000
 const DRAIN_LIMIT_MS = 300_000
 const QUIET_MS = 400
+/** Keys that are written twice by mistake are lost soon. */
+const COMPACT_EVERY_MS = 300
 
 const events = (name: string) => topic(name, { key: string(), value: jsonOf<{ id: string }>() })
 const PLANS = {
@@ -229,6 +231,11 @@ export async function runOnce({
       fed++
     })
   })
+  const compact = (): void => {
+    cluster.topics.compact(cluster.now())
+    simulation.time.schedule(COMPACT_EVERY_MS, compact)
+  }
+  compact()
   simulation.start()
 
   const lags = (): boolean =>

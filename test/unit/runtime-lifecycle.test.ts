@@ -45,6 +45,7 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     heartbeatIntervalMs: 1_000,
   } as WorkerSettings
   const events: string[] = []
+  const claims = { reads: 0, read: (): Promise<boolean> => Promise.resolve(true) }
   const worker: WorkerOptions = {
     plan,
     settings,
@@ -127,6 +128,10 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     transactionalIdPrefix: 'app-a-0',
     progressTopic: TASKS_TOPIC,
     restart: (restarted, reason) => lifecycle.restart(restarted, reason),
+    hasLastClaim: () => {
+      claims.reads++
+      return claims.read()
+    },
   })
   const layouts = new TaskLayouts(
     { tasks: [{ name: '0_0', subTopology: 0, partition: 0, inputs: ['in'], extension: 0 }], partitions: [1] },
@@ -146,7 +151,7 @@ function lifecycleOn(broker = new ScriptedBroker(), disk = new MemoryDisk()) {
     attempts,
     restorer,
   })
-  return { broker, lifecycle, layouts, tasks, backend, disk, clock, events, worker, cycle, ring }
+  return { broker, lifecycle, layouts, tasks, backend, disk, clock, events, worker, cycle, ring, claims }
 }
 const mine = [{ topic: TASKS_TOPIC, partition: 0 }]
 const CHANGELOG = 'app-dedupe-changelog'
@@ -471,6 +476,59 @@ describe('F1: a worker that woke up after its session was over', () => {
     const state = await setup.backend.open('0_0', plan.subTopologies[0]!.stores)
     expect(state.checkpoint('dedupe')).toBeUndefined()
     expect(setup.broker.script.operations).not.toContain('commit')
+  })
+})
+
+// Seen under chaos: (1) a twin fences the producers of a worker, (2) the group puts that worker out, (3) its client joins again by itself, which puts the twin
+// out, (4) the worker re-initialises its producers, which fences the twin: the one that came later ended.
+describe('CC4: after a fence the claims of the slot are read', () => {
+  async function fencedOnce(read: () => Promise<boolean>) {
+    const setup = lifecycleOn()
+    await runningOn(setup)
+    const { cycle, clock, tasks, broker, claims } = setup
+    claims.read = read
+    broker.script.fail('sendOffsets', refusal('sendOffsets', -144, { isFatal: true }))
+    expect(await cycle.begin()).toBe(true)
+    tasks.get(0)!.touched = true
+    expect(await cycle.commit('interval')).toBe(false)
+    broker.script.calls.length = 0
+    clock.advance(2_000)
+    return setup
+  }
+
+  test('a later one ends the worker, before it inits a producer', async () => {
+    const { cycle, broker } = await fencedOnce(() => Promise.resolve(false))
+    await cycle.recover()
+    await settle()
+    await expect(cycle.recover()).rejects.toMatchObject({ code: 'slot-taken', cause: { code: -144 } })
+    expect(broker.script.operations).not.toContain('init')
+  })
+
+  test('its own is the last: it goes on; they are read once, beside the loop, and nothing is inited meanwhile', async () => {
+    let answer: (isOurs: boolean) => void = () => undefined
+    const { cycle, broker, claims } = await fencedOnce(() => new Promise((resolve) => (answer = resolve)))
+    for (let turn = 0; turn < 3; turn++) {
+      await cycle.recover()
+      await settle()
+    }
+    expect(claims.reads).toBe(1)
+    expect(broker.script.operations).not.toContain('init')
+    answer(true)
+    await settle()
+    for (let turn = 0; turn < 3; turn++) {
+      await cycle.recover()
+      await settle()
+    }
+    expect(cycle.isUsable).toBe(true)
+  })
+
+  test('they cannot be read: membership is the proof', async () => {
+    const { cycle } = await fencedOnce(() => Promise.reject(refusal('admin', -185)))
+    for (let turn = 0; turn < 4; turn++) {
+      await cycle.recover()
+      await settle()
+    }
+    expect(cycle.isUsable).toBe(true)
   })
 })
 

@@ -98,6 +98,8 @@ export class SimProducer implements TransactionalProducer {
     if (partitions === undefined) throw new BrokerError('produce', UNKNOWN_TOPIC_LOCALLY, `topic ${topic} is not known`)
     const target = partition ?? murmur2Partition(key, partitions)
     if (target >= partitions) throw new BrokerError('produce', UNKNOWN_PARTITION, `${topic} has no partition ${target}`)
+    if (this.#process.world.choices.pick('fate of a record', 2) === 1)
+      throw new BrokerError('produce', WRONG_STATE, `the client does not take the record for ${topic}[${target}]`)
     this.#queue.push({ topic, partition: target, record })
     if (!this.#sending) {
       this.#sending = true
