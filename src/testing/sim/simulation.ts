@@ -10,6 +10,7 @@ import { asError } from '../../errors/errors.ts'
 import type { WorkerListener } from '../../runtime/worker-options.ts'
 import { Worker } from '../../runtime/worker.ts'
 import { createMemoryBackend, MemoryDisk } from '../../state/memory/memory-backend.ts'
+import type { StateBackend } from '../../state/store.ts'
 import type { TopologyPlan } from '../../topology/nodes.ts'
 import type { Choices } from './choices.ts'
 import { SimBroker } from './client/broker.ts'
@@ -24,6 +25,8 @@ export interface SimulationOptions {
   readonly choices: Choices
   /** Wall clock at the start, ms since the epoch. */
   readonly startAt: number
+  /** The wall clock of all processes and brokers, ms since the epoch. Default: `startAt` at first, and then as virtual time goes. */
+  readonly wallClock?: () => number
   readonly logger?: Logger
   readonly brokerConfig?: Readonly<Record<string, string>>
   /** Called at every place at which a process can be struck. */
@@ -31,6 +34,8 @@ export interface SimulationOptions {
   /** A worker ended by itself, with an error or without. */
   readonly onEnd?: (slot: SimSlot, failure: Error | undefined) => void
   readonly listener?: (slot: number) => Partial<WorkerListener>
+  /** Puts something between a worker and its state. Default: nothing. */
+  readonly wrapBackend?: (backend: StateBackend, process: SimProcess, disk: MemoryDisk) => StateBackend
 }
 
 /** One worker slot: its disk, and the process that runs on it at present. */
@@ -53,12 +58,24 @@ export class Simulation {
 
   constructor(options: SimulationOptions) {
     this.#options = options
-    const { choices, startAt, brokerConfig } = options
-    this.cluster = new SimCluster({ time: this.time, choices, startAt, ...(brokerConfig === undefined ? {} : { brokerConfig }) })
-    this.#world = {
-      time: this.time,
+    const { time } = this
+    const { choices, wallClock, brokerConfig } = options
+    // Added to virtual time by whoever asks for the wall clock.
+    const startAt = (): number => (wallClock === undefined ? options.startAt : wallClock() - time.now)
+    this.cluster = new SimCluster({
+      time,
       choices,
-      startAt,
+      get startAt() {
+        return startAt()
+      },
+      ...(brokerConfig === undefined ? {} : { brokerConfig }),
+    })
+    this.#world = {
+      time,
+      choices,
+      get startAt() {
+        return startAt()
+      },
       passes: (process, place) => options.passes?.(process, place),
     }
   }
@@ -84,7 +101,7 @@ export class Simulation {
   }
 
   #worker({ slot, disk, process }: SimSlot): Worker {
-    const { plan, config, logger = silentLogger, listener } = this.#options
+    const { plan, config, logger = silentLogger, listener, wrapBackend } = this.#options
     const backend = createMemoryBackend({
       owner: { pid: slot + 1, slot: `${config.instance}-${slot}`, host: 'simulated' },
       clock: process,
@@ -103,7 +120,7 @@ export class Simulation {
       plan,
       settings: { ...config, slot },
       broker: new SimBroker(process, this.cluster, config.metadataPollMs),
-      backend,
+      backend: wrapBackend?.(backend, process, disk) ?? backend,
       clock: process,
       timers: process,
       random: { bytes: (size) => nonceOf(process.name, ++nonces, size) },

@@ -4,6 +4,10 @@
  * Invariant:
  *  VT1. Events of one moment happen in the order in which they were scheduled, so the same decisions give the same run.
  */
+
+/** Kept from the start: fake timers of a test runner replace the global one later, and simulated time must go on under them. */
+const runWhenPromisesRan = setImmediate
+
 interface ScheduledEvent {
   readonly at: number
   readonly order: number
@@ -93,5 +97,5 @@ function isEarlier(left: ScheduledEvent, right: ScheduledEvent): boolean {
 
 /** All jobs of promises are done before an immediate runs. */
 export function promisesRun(): Promise<void> {
-  return new Promise((resolve) => setImmediate(resolve))
+  return new Promise((resolve) => runWhenPromisesRan(resolve))
 }
