@@ -1,5 +1,5 @@
 /**
- * The command as users have it: compiled, in the node_modules of a project of their own, on plain Node. Here TypeScript is loaded by our registration of tsx,
+ * The package as users have it: compiled, in the node_modules of a project of their own, on plain Node. Here TypeScript is loaded by our registration of tsx,
  * which the other tests, run from source, never reach.
  */
 import { execFile } from 'node:child_process'
@@ -128,6 +128,48 @@ export default topology(prefix + 'orders', ({ stream }) => {
     )
     expect(code).toBe(2)
   })
+
+  test('tests a topology by millrace/testing, with the test runner of Node', async () => {
+    await write(
+      'orders.test.ts',
+      `import assert from 'node:assert/strict'
+import test from 'node:test'
+import { string, topic, topology } from 'millrace'
+import { crashAfter, crashEverywhere, createTestDriver } from 'millrace/testing'
+
+const codecs = { key: string(), value: string() }
+const orders = topic('orders', codecs)
+const unique = topic('orders.unique', codecs)
+const program = topology('orders', ({ stream }) => {
+  stream(orders).dedupe({ by: 'key', window: '1h' }).to(unique)
+})
+
+test('a crash changes nothing, under fake timers too', async (context) => {
+  context.mock.timers.enable()
+  await using driver = await createTestDriver(program)
+  await driver.fault(crashAfter('sendOffsets'))
+  await driver.pipe(orders, { key: 'o1', value: 'first' }, { key: 'o1', value: 'again' })
+  assert.deepEqual(driver.pairs(unique), [['o1', 'first']])
+  assert.deepEqual(await driver.differencesFromUndisturbedRun(), [])
+})
+
+test('nor does a crash at any step', async () => {
+  const report = await crashEverywhere(program, (driver) => driver.pipe(orders, { key: 'o1', value: 'first' }))
+  assert.deepEqual(report.violations, [])
+})`,
+    )
+    const { NODE_OPTIONS: _, NODE_TEST_CONTEXT: _context, ...env } = process.env
+    const { code, stdout } = await new Promise<Pick<Result, 'code' | 'stdout'>>((resolve) => {
+      execFile(
+        process.execPath,
+        ['--import', 'tsx', '--test', '--test-reporter', 'tap', 'orders.test.ts'],
+        { cwd: project, env },
+        (error, output) => resolve({ code: error === null ? 0 : Number(error.code), stdout: output }),
+      )
+    })
+    expect(stdout).toContain('# pass 2\n# fail 0')
+    expect(code).toBe(0)
+  }, 120_000)
 
   test('forks its workers from the compiled program', async () => {
     await write('number.ts', 'export default 42')

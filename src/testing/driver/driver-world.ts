@@ -133,7 +133,12 @@ export class DriverWorld {
   }
 
   async write(topic: string, records: readonly InputRecord[], what: string): Promise<void> {
-    for (const { partition, record } of records) this.simulation.cluster.append(topic, partition, [record])
+    const { cluster } = this.simulation
+    for (const { record } of records) cluster.topics.check(topic, [record], cluster.now())
+    // Whoever reads hears of the last one, so all of them are there to be read at once.
+    const last = records.at(-1)
+    for (const { partition, record } of records.slice(0, -1)) cluster.topics.log(topic, partition).append([record])
+    if (last !== undefined) cluster.append(topic, last.partition, [last.record])
     await this.#settle(what)
   }
 

@@ -48,7 +48,7 @@ type ScriptStep =
 
 /**
  * Starts the workers of a topology on simulated brokers; resolves when all of its tasks run. No broker, no disk, no timers: it works the same under the fake
- * timers of a test runner, in vitest, jest and node:test.
+ * timers of a test runner, in vitest and node:test.
  *
  * Rejects with `ConfigError` or `TopologyError` for what would not start on real brokers either.
  * @example
@@ -81,8 +81,8 @@ export class SimulatedDriver implements TestDriver {
   readonly #segments: Segment[] = []
   #turn: Promise<unknown> = Promise.resolve()
   #isDisposed = false
-  /** The user knows of faults that never struck. */
-  #wasTold = false
+  /** A call was rejected, so the test fails already: an error at the end of the driver would only hide that one. */
+  #hasRejected = false
 
   constructor(topology: Topology, world: DriverWorld, deadLetterTopics: readonly string[]) {
     this.world = world
@@ -158,10 +158,10 @@ export class SimulatedDriver implements TestDriver {
   async [Symbol.asyncDispose](): Promise<void> {
     if (this.#isDisposed) return
     this.#isDisposed = true
-    const hasFailed = this.world.failure !== undefined
+    const isTold = this.#hasRejected
     this.world.end()
     await this.#turn
-    if (!hasFailed) this.#refuseUnfired()
+    if (!isTold) this.#refuseUnfired()
   }
 
   // --- for crashEverywhere -------------------------------------------------------------------------------------------
@@ -206,7 +206,9 @@ export class SimulatedDriver implements TestDriver {
         throw new TestDriverError(`${what}: the run of this driver has failed: ${failure.message}`, { cause: failure })
       return act()
     })
-    this.#turn = turn.catch(() => undefined)
+    this.#turn = turn.catch(() => {
+      this.#hasRejected = true
+    })
     return turn
   }
 
@@ -230,8 +232,7 @@ export class SimulatedDriver implements TestDriver {
 
   #refuseUnfired(): void {
     const unfired = this.faults.flatMap(({ fault, fired }) => (fired ? [] : [fault]))
-    if (unfired.length === 0 || this.#wasTold) return
-    this.#wasTold = true
+    if (unfired.length === 0) return
     throw new TestDriverError(
       `${unfired.length === 1 ? 'a fault' : `${unfired.length} faults`} never struck, so this test does not show what it seems to: ${unfired.join(', ')}. ` +
         'No worker came to that step so often after the fault was given; give it before the pipe() that it is meant for.',

@@ -91,7 +91,7 @@ export interface TestDriver extends AsyncDisposable {
    * is started again, on its disk as it was.
    *
    * Rejects when no worker of this topology ever comes to that step. A fault that never struck proves nothing, so it does not go unnoticed:
-   * `differencesFromUndisturbedRun` rejects, and so does the end of the driver, unless a worker had failed.
+   * `differencesFromUndisturbedRun` rejects, and so does the end of the driver, unless a call of the driver was rejected before.
    * @example await driver.fault(crashAfter('sendOffsets'))
    */
   fault(fault: Fault): Promise<void>
