@@ -11,7 +11,7 @@ import { nativeConsumer } from './consumer.ts'
 import { brokerError } from './errors.ts'
 import { CLOSE_WAIT_MS, NativeCalls } from './native-calls.ts'
 import { native, type NativeProducer } from './native.ts'
-import { toNativeHeaders } from './records.ts'
+import { toNativeBytes, toNativeHeaders } from './records.ts'
 
 const QUEUE_FULL = -184
 /** To the client 0 means "now" (CLIENT-FACTS 12); the first millisecond of 1970 becomes the second. */
@@ -84,8 +84,8 @@ class KafkaTransactionalProducer implements TransactionalProducer {
       code = this.#native.produce(
         topic,
         partition,
-        value,
-        key,
+        toNativeBytes(value),
+        toNativeBytes(key),
         timestamp === 0 ? EARLIEST_TIMESTAMP : timestamp,
         undefined,
         toNativeHeaders(headers),

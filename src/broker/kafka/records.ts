@@ -17,6 +17,13 @@ function fromNativeHeaders(headers: readonly Record<string, Buffer>[]): HeaderLi
   return list
 }
 
+/** A view of memory that is there: the client takes a plain empty buffer, whose memory is nowhere, for null (seen: an empty value was a tombstone). */
+const EMPTY_BYTES = Buffer.alloc(1).subarray(0, 0)
+
+export function toNativeBytes(bytes: Buffer | null): Buffer | null {
+  return bytes?.length === 0 ? EMPTY_BYTES : bytes
+}
+
 /** One object per header, in order, so that a name may repeat. The client cannot write a null value: it goes out as an empty one. */
 export function toNativeHeaders(headers: HeaderList): readonly Record<string, Buffer>[] | undefined {
   if (headers.length === 0) return undefined
