@@ -15,6 +15,8 @@ export interface Reading extends TopicPartition {
   /** Undefined: stopped, it lay outside of the log. */
   position: number | undefined
   isPaused: boolean
+  /** The poll that was out when it was assigned brings some of it, paused or not. */
+  leaks: boolean
   /** The end at this position was told. */
   endTold: number
   knownEnd: number | undefined
@@ -52,7 +54,10 @@ export class Fetcher {
   }
 
   add(topic: string, partition: number, position: number, isPaused: boolean): void {
-    this.#readings.set(partitionName(topic, partition), { topic, partition, position, isPaused, endTold: -1, knownEnd: undefined })
+    // What is assigned and paused at once may be fetched in between, for a poll that is out (CLIENT-FACTS 9).
+    const leaks = isPaused && this.#isPolling && this.#options.process.world.choices.pick('late pause', 2) === 1
+    this.#readings.set(partitionName(topic, partition), { topic, partition, position, isPaused, leaks, endTold: -1, knownEnd: undefined })
+    if (leaks) this.#options.process.deliver(0, () => this.#look?.())
   }
 
   remove({ topic, partition }: TopicPartition): void {
@@ -98,6 +103,7 @@ export class Fetcher {
         process.deliver(delayMs, () => {
           if (!process.survives(`${place}:after`)) return
           this.#isPolling = false
+          for (const reading of this.#readings.values()) reading.leaks = false
           settle()
         })
       }
@@ -122,9 +128,9 @@ export class Fetcher {
     const ends: PartitionEnd[] = []
     if (this.#isHeld) return { records, ends }
     for (const reading of this.#readings.values()) {
-      const { topic, partition, position, isPaused } = reading
+      const { topic, partition, position, isPaused, leaks } = reading
       const log = this.#options.cluster.topics.find(topic)?.partitions[partition]
-      if (isPaused || position === undefined || log === undefined) continue
+      if ((isPaused && !leaks) || position === undefined || log === undefined) continue
       if (position < log.logStart || position > log.highWatermark) {
         reading.position = undefined
         return new BrokerError(this.#options.operation, AUTO_OFFSET_RESET, 'fetch position is out of range')
