@@ -11,6 +11,7 @@ import type {
 import { closedError } from '../../../errors/broker-error.ts'
 import type { SimCluster } from '../cluster/cluster.ts'
 import { CODES, Refusal } from '../cluster/refusal.ts'
+import { NOT_KNOWN_YET } from '../../../errors/broker-codes.ts'
 import { never, type SimProcess } from '../process.ts'
 import { Connection } from './connection.ts'
 
@@ -31,7 +32,17 @@ export class SimAdmin implements BrokerAdmin {
   async #ask<T>(name: string, serve: () => T): Promise<T> {
     if (this.#closed) throw closedError('admin')
     if (!this.#process.survives(`${name}:before`)) return never()
-    const answer = await this.#connection.call({ operation: 'admin', name, timeoutMs: TIMEOUT_MS }, serve)
+    const known = (): T => {
+      try {
+        return serve()
+      } catch (error) {
+        // As the adapter says it: it may have been made a moment ago.
+        if (error instanceof Refusal && error.code === CODES.UNKNOWN_TOPIC_OR_PARTITION) throw new Refusal(NOT_KNOWN_YET, error.message)
+        throw error
+      }
+    }
+    const serveAs = name === 'CreatePartitions' ? serve : known
+    const answer = await this.#connection.call({ operation: 'admin', name, timeoutMs: TIMEOUT_MS }, serveAs)
     return this.#process.survives(`${name}:after`) ? answer : never()
   }
 
@@ -86,7 +97,7 @@ export class SimAdmin implements BrokerAdmin {
 
   describeGroup(groupId: string): Promise<GroupDescription> {
     return this.#ask('DescribeGroups', () => {
-      if (!this.#cluster.hasGroup(groupId)) throw new Refusal(CODES.GROUP_ID_NOT_FOUND, `group ${groupId} does not exist`)
+      if (!this.#cluster.hasGroup(groupId)) return { stable: false, members: [] }
       const { state, members } = this.#cluster.group(groupId)
       const topic = this.#cluster.subscription(groupId)
       return {

@@ -10,6 +10,7 @@ import type {
 } from '../../../broker/port.ts'
 import { closedError } from '../../../errors/broker-error.ts'
 import type { SimCluster } from '../cluster/cluster.ts'
+import { CODES } from '../cluster/refusal.ts'
 import { never, type SimProcess } from '../process.ts'
 import { SimAdmin } from './admin.ts'
 import { Connection } from './connection.ts'
@@ -47,7 +48,9 @@ export class SimBroker implements Broker {
     if (this.#closed) throw closedError('produce')
     if (!this.#process.survives('writeRecord:before')) return never()
     const record = { timestamp: this.#cluster.now(), key: Buffer.from(key), value: Buffer.from(value), headers: [] }
-    await this.#connection.call({ operation: 'produce', name: 'Produce', timeoutMs }, () =>
+    // An unknown topic is waited for.
+    const retryOn = [CODES.UNKNOWN_TOPIC_OR_PARTITION]
+    await this.#connection.call({ operation: 'produce', name: 'Produce', timeoutMs, retryOn }, () =>
       this.#cluster.append(topic, partition, [record]),
     )
     if (!this.#process.survives('writeRecord:after')) return never()

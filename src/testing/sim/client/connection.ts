@@ -123,6 +123,7 @@ export function refused(operation: BrokerOperation, { code, message }: Refusal):
     case CODES.FENCED_INSTANCE_ID:
     case CODES.INVALID_PRODUCER_ID_MAPPING:
     case CODES.OUT_OF_ORDER_SEQUENCE:
+    case CODES.OFFSET_METADATA_TOO_LARGE:
       return new BrokerError(operation, code, message, { isAbortRequired: operation !== 'poll' })
     case CODES.UNSTABLE_OFFSET_COMMIT:
     case CODES.CONCURRENT_TRANSACTIONS:

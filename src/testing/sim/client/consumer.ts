@@ -170,7 +170,6 @@ export class SimConsumer implements GroupConsumer {
   /** The group went on without this member. */
   #lose(): void {
     this.#memberId = ''
-    this.#generation = -1
     this.#session++
     this.#membership = 'out'
     const lost = this.#owned
@@ -259,7 +258,6 @@ export class SimConsumer implements GroupConsumer {
 
   #topicWasLeft(): void {
     this.#cancelTimers()
-    this.#generation = -1
   }
 
   async close(): Promise<void> {

@@ -4,7 +4,7 @@
  */
 import { murmur2Partition } from '../murmur2.ts'
 import type { GroupConsumer, HeaderList, OffsetToCommit, ProducerOptions, TransactionalProducer } from '../../../broker/port.ts'
-import { TIMED_OUT, UNKNOWN_TOPIC_LOCALLY } from '../../../errors/broker-codes.ts'
+import { TIMED_OUT } from '../../../errors/broker-codes.ts'
 import { BrokerError, type BrokerOperation } from '../../../errors/broker-error.ts'
 import type { SimCluster } from '../cluster/cluster.ts'
 import type { LogRecord } from '../cluster/partition-log.ts'
@@ -17,16 +17,33 @@ import { membershipOf } from './consumer.ts'
 
 const UNKNOWN_PARTITION = -190
 const WRONG_STATE = -172
+const CONFLICT = -173
+/** Records that never left the client. */
+const NOT_DELIVERED = -149
+/** What a producer that was fenced says to a record. */
+const FATAL = -150
 const LINGER_MS = 1
 const QUEUE_RECORDS = 10_000
 /** A batch that had no answer is sent again; its sequence number makes that harmless. */
 const RESEND_MS = 100
 const BATCH_TIMEOUT_MS = 1_000
+/** How long records wait for a topic that the brokers do not know (the client's `topic.metadata.propagation.max.ms`). */
+const PROPAGATION_MS = 30_000
+const EMPTY = Buffer.alloc(0)
 
 interface Queued {
   readonly topic: string
-  readonly partition: number
+  /** Null: by the key, once the topic is known. */
+  readonly partition: number | null
   readonly record: LogRecord
+  readonly queuedAt: number
+}
+
+interface Batch {
+  readonly topic: string
+  readonly partition: number
+  readonly records: LogRecord[]
+  bytes: number
 }
 
 export class SimProducer implements TransactionalProducer {
@@ -44,6 +61,8 @@ export class SimProducer implements TransactionalProducer {
   #queue: Queued[] = []
   readonly #registered = new Set<string>()
   #hasOffsets = false
+  /** An end that was begun and had no answer: it may be repeated, and nothing else works (CLIENT-FACTS 22, 30). */
+  #unresolved: 'commit' | 'abort' | undefined
   readonly #sequences = new Map<string, number>()
   #sending = false
   #idle: (() => void)[] = []
@@ -70,6 +89,7 @@ export class SimProducer implements TransactionalProducer {
   async begin(): Promise<void> {
     await this.#step('begin', () => {
       this.#throwFatal('begin')
+      this.#forbidUnresolved('begin')
       if (this.#state !== 'ready') throw new BrokerError('begin', WRONG_STATE, `begin in state ${this.#state}`)
       this.#state = 'open'
       this.#refusal = undefined
@@ -85,22 +105,25 @@ export class SimProducer implements TransactionalProducer {
     headers: HeaderList,
   ): boolean {
     this.#process.passes('produce:before')
+    if (this.#fatal !== undefined) throw new BrokerError('produce', FATAL, this.#fatal.message)
+    if (this.#state !== 'open' || this.#unresolved !== undefined)
+      throw new BrokerError('produce', WRONG_STATE, `produce in state ${this.#state}, with the ${this.#unresolved} unresolved`)
     if (this.#queue.length >= QUEUE_RECORDS) return false
     const record = {
-      timestamp,
+      // To the client 0 means "now", and it has no null headers: the adapter writes what comes nearest (CLIENT-FACTS 12).
+      timestamp: timestamp === 0 ? 1 : timestamp,
       key: copyOf(key),
       value: copyOf(value),
-      headers: headers.map(([name, bytes]) => [name, copyOf(bytes)] as const),
+      headers: headers.map(([name, bytes]) => [name, copyOf(bytes) ?? EMPTY] as const),
     }
     if (sizeOf(record) > this.#options.maxMessageBytes)
       throw new BrokerError('produce', CODES.MESSAGE_TOO_LARGE, `a record of ${sizeOf(record)} bytes is above the client's own limit`)
     const partitions = this.#cluster.topics.find(topic)?.partitions.length
-    if (partitions === undefined) throw new BrokerError('produce', UNKNOWN_TOPIC_LOCALLY, `topic ${topic} is not known`)
-    const target = partition ?? murmur2Partition(key, partitions)
-    if (target >= partitions) throw new BrokerError('produce', UNKNOWN_PARTITION, `${topic} has no partition ${target}`)
+    if (partition !== null && partitions !== undefined && partition >= partitions)
+      throw new BrokerError('produce', UNKNOWN_PARTITION, `${topic} has no partition ${partition}`)
     if (this.#process.world.choices.pick('fate of a record', 2) === 1)
-      throw new BrokerError('produce', WRONG_STATE, `the client does not take the record for ${topic}[${target}]`)
-    this.#queue.push({ topic, partition: target, record })
+      throw new BrokerError('produce', WRONG_STATE, `the client does not take the record for ${topic}`)
+    this.#queue.push({ topic, partition, record, queuedAt: this.#process.monotonic() })
     if (!this.#sending) {
       this.#sending = true
       this.#process.after(LINGER_MS, () => void this.#send())
@@ -121,6 +144,8 @@ export class SimProducer implements TransactionalProducer {
     await this.#step('sendOffsets', async () => {
       this.#throwFatal('sendOffsets')
       if (this.#state !== 'open') throw new BrokerError('sendOffsets', WRONG_STATE, `sendOffsets in state ${this.#state}`)
+      // Nothing is asked of anybody then (CLIENT-FACTS 24).
+      if (offsets.length === 0) return
       const identity = this.#identity as ProducerIdentity
       // Of now, not of the time at which the records were read (CLIENT-FACTS 6).
       const member = membershipOf(consumer)
@@ -139,8 +164,11 @@ export class SimProducer implements TransactionalProducer {
   async commit(timeoutMs: number): Promise<void> {
     await this.#step('commit', async () => {
       this.#throwFatal('commit')
+      this.#forbidUnresolved('commit')
       if (this.#state !== 'open') throw new BrokerError('commit', WRONG_STATE, `commit in state ${this.#state}`)
+      this.#unresolved = 'commit'
       await this.#flush('commit', timeoutMs)
+      this.#throwFatal('commit') // of a record that was on its way until now
       if (this.#refusal !== undefined)
         throw new BrokerError('commit', this.#refusal.code, this.#refusal.message, { isAbortRequired: true }, this.#refusal)
       await this.#end('commit', timeoutMs)
@@ -150,7 +178,9 @@ export class SimProducer implements TransactionalProducer {
   async abort(timeoutMs: number): Promise<void> {
     await this.#step('abort', async () => {
       this.#throwFatal('abort')
+      this.#forbidUnresolved('abort')
       if (this.#state !== 'open') throw new BrokerError('abort', WRONG_STATE, `abort in state ${this.#state}`)
+      this.#unresolved = 'abort'
       this.#queue = []
       await this.#flush('abort', timeoutMs)
       await this.#end('abort', timeoutMs)
@@ -171,6 +201,10 @@ export class SimProducer implements TransactionalProducer {
     } catch (error) {
       const failure = error as BrokerError
       if (failure.isFatal) this.#fatal ??= failure
+      else if (failure.isAbortRequired) {
+        this.#refusal ??= failure
+        this.#unresolved = undefined
+      }
       throw error
     }
     if (!this.#process.survives(`${operation}:after`)) return never()
@@ -186,6 +220,7 @@ export class SimProducer implements TransactionalProducer {
     }
     this.#registered.clear()
     this.#hasOffsets = false
+    this.#unresolved = undefined
     this.#state = 'ready'
   }
 
@@ -209,20 +244,15 @@ export class SimProducer implements TransactionalProducer {
 
   /** Sends what is queued, batch after batch, until the queue is empty. */
   async #send(): Promise<void> {
-    while (this.#queue.length > 0 && this.#fatal === undefined && this.#refusal === undefined) {
-      const batches = new Map<string, { topic: string; partition: number; records: LogRecord[] }>()
-      for (const { topic, partition, record } of this.#queue) {
-        const name = `${topic}/${partition}`
-        const batch = batches.get(name) ?? { topic, partition, records: [] }
-        batches.set(name, batch)
-        batch.records.push(record)
+    while (this.#queue.length > 0 && this.#fatal === undefined && this.#refusal === undefined && this.#state !== 'closed') {
+      const batches = this.#takeBatches()
+      if (batches.length === 0) {
+        await new Promise<void>((resolve) => this.#process.after(RESEND_MS, resolve))
+        continue
       }
-      this.#queue = []
       try {
-        await this.#register(
-          [...batches].filter(([name]) => !this.#registered.has(name)).map(([, { topic, partition }]) => [topic, partition] as const),
-        )
-        for (const [name, { topic, partition, records }] of batches) await this.#sendBatch(name, topic, partition, records)
+        await this.#register(batches)
+        for (const batch of batches) await this.#sendBatch(batch)
       } catch (error) {
         const failure = error as BrokerError
         if (failure.isFatal) this.#fatal ??= failure
@@ -237,15 +267,55 @@ export class SimProducer implements TransactionalProducer {
     for (const resolve of idle) resolve()
   }
 
-  async #register(partitions: readonly (readonly [string, number])[]): Promise<void> {
-    if (partitions.length === 0) return
-    await this.#repeat('AddPartitionsToTxn', () =>
-      this.#cluster.transactions.addPartitions(this.transactionalId, this.#identity as ProducerIdentity, partitions),
-    )
-    for (const [topic, partition] of partitions) this.#registered.add(`${topic}/${partition}`)
+  /** What is queued, in batches by partition, none above the limit of the client. Records of topics that are not known stay in the queue. */
+  #takeBatches(): readonly Batch[] {
+    const batches: Batch[] = []
+    const filling = new Map<string, Batch>()
+    const waiting: Queued[] = []
+    for (const queued of this.#queue) {
+      const { topic, record, queuedAt } = queued
+      const partitions = this.#cluster.topics.find(topic)?.partitions.length
+      if (partitions === undefined) {
+        waiting.push(queued)
+        if (this.#process.monotonic() - queuedAt >= PROPAGATION_MS)
+          this.#refusal ??= new BrokerError('produce', NOT_DELIVERED, `topic ${topic} is not known`)
+        continue
+      }
+      const partition = queued.partition ?? murmur2Partition(record.key, partitions)
+      if (partition >= partitions) {
+        this.#refusal ??= new BrokerError('produce', NOT_DELIVERED, `${topic} has no partition ${partition}`)
+        continue
+      }
+      const name = `${topic}/${partition}`
+      const bytes = sizeOf(record)
+      let batch = filling.get(name)
+      if (batch === undefined || batch.bytes + bytes > this.#options.batchBytes) {
+        batch = { topic, partition, records: [], bytes: 0 }
+        filling.set(name, batch)
+        batches.push(batch)
+      }
+      batch.records.push(record)
+      batch.bytes += bytes
+    }
+    this.#queue = waiting
+    return batches
   }
 
-  async #sendBatch(name: string, topic: string, partition: number, records: LogRecord[]): Promise<void> {
+  async #register(batches: readonly Batch[]): Promise<void> {
+    const partitions = new Map<string, readonly [topic: string, partition: number]>()
+    for (const { topic, partition } of batches) {
+      const name = `${topic}/${partition}`
+      if (!this.#registered.has(name)) partitions.set(name, [topic, partition])
+    }
+    if (partitions.size === 0) return
+    await this.#repeat('AddPartitionsToTxn', () =>
+      this.#cluster.transactions.addPartitions(this.transactionalId, this.#identity as ProducerIdentity, [...partitions.values()]),
+    )
+    for (const name of partitions.keys()) this.#registered.add(name)
+  }
+
+  async #sendBatch({ topic, partition, records }: Batch): Promise<void> {
+    const name = `${topic}/${partition}`
     const sequence = this.#sequences.get(name) ?? 0
     // Also when it is refused: the next batch does not follow then, and fails with 45 (CLIENT-FACTS 29).
     this.#sequences.set(name, sequence + records.length)
@@ -269,6 +339,11 @@ export class SimProducer implements TransactionalProducer {
         await new Promise<void>((resolve) => this.#process.after(RESEND_MS, resolve))
       }
     }
+  }
+
+  #forbidUnresolved(operation: 'begin' | 'commit' | 'abort'): void {
+    if (this.#unresolved !== undefined && this.#unresolved !== operation)
+      throw new BrokerError(operation, CONFLICT, `${operation} while the ${this.#unresolved} is unresolved`)
   }
 
   #throwFatal(operation: BrokerOperation): void {

@@ -153,7 +153,7 @@ export class SimCluster {
   offsets(groupId: string): GroupOffsets {
     let offsets = this.#offsets.get(groupId)
     if (offsets === undefined) {
-      offsets = new GroupOffsets()
+      offsets = new GroupOffsets(Number(this.brokerConfig.get('offset.metadata.max.bytes')))
       offsets.onCommitted = (name, offset) => this.onOffsets(groupId, name, offset)
       this.#offsets.set(groupId, offsets)
     }

@@ -14,6 +14,7 @@ interface SentOffset extends OffsetToCommit {
 }
 
 export class GroupOffsets {
+  readonly #maxMetadataBytes: number
   readonly #committed = new Map<string, SentOffset>()
   /** By producer id, then by partition. */
   readonly #pending = new Map<number, Map<string, SentOffset>>()
@@ -22,11 +23,19 @@ export class GroupOffsets {
   /** Told of every offset that was committed. */
   onCommitted: (name: string, offset: number) => void = () => undefined
 
+  /** `maxMetadataBytes`: the broker's `offset.metadata.max.bytes`. */
+  constructor(maxMetadataBytes: number) {
+    this.#maxMetadataBytes = maxMetadataBytes
+  }
+
   get committed(): ReadonlyMap<string, SentOffset> {
     return this.#committed
   }
 
   addPending(producerId: number, offsets: readonly OffsetToCommit[]): void {
+    const tooLarge = offsets.find(({ metadata }) => metadata.length > this.#maxMetadataBytes)
+    if (tooLarge !== undefined)
+      throw new Refusal(CODES.OFFSET_METADATA_TOO_LARGE, `metadata of ${partitionName(tooLarge.topic, tooLarge.partition)} are too large`)
     const pending = this.#pending.get(producerId) ?? new Map<string, SentOffset>()
     this.#pending.set(producerId, pending)
     for (const offset of offsets) pending.set(partitionName(offset.topic, offset.partition), { ...offset, order: this.#sent++ })

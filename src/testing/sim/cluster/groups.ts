@@ -113,10 +113,13 @@ export class Group {
     this.#remove(this.#check(memberId, instanceId))
   }
 
-  /** Of TxnOffsetCommit. */
+  /**
+   * Of TxnOffsetCommit. The state of the group does not matter, but for this: with nobody in it, a consumer that is in no generation (any more) is taken
+   * for one that never joins groups.
+   */
   checkCommit(memberId: string, instanceId: string, generation: number): void {
+    if (generation < 0 && this.#state === 'empty') return
     this.#check(memberId, instanceId)
-    if (this.#state === 'completing') throw new Refusal(CODES.REBALANCE_IN_PROGRESS, 'the leader has not assigned yet')
     if (generation !== this.#generation)
       throw new Refusal(CODES.ILLEGAL_GENERATION, `generation ${generation}, the group is at ${this.#generation}`)
   }
