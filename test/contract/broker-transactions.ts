@@ -117,13 +117,15 @@ export function transactionContract(it: ContractTest): void {
     ])
   })
 
-  it('a null header goes out as an empty one, and the date 0 as the first millisecond after it (CF 12)', async ({ scene }) => {
+  it('a null header goes out as an empty one, and the date 0 as itself or the first millisecond after it (CF 12)', async ({ scene }) => {
     const output = await scene.topic()
     const producer = await scene.producer()
     await producer.begin()
     producer.produce(output, 0, bytes('k'), bytes('x'), 0, [['n', null]])
     await producer.commit(LIMIT_MS)
-    expect(await scene.world.committedRecords(output)).toMatchObject([{ timestamp: 1, headers: [['n', '']] }])
+    const [record] = await scene.world.committedRecords(output)
+    expect(record?.headers).toEqual([['n', '']])
+    expect([0, 1]).toContain(record?.timestamp)
   })
 
   it('the buffers of a record may be used again once it was produced (P2)', async ({ scene }) => {

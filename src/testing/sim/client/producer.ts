@@ -110,10 +110,11 @@ export class SimProducer implements TransactionalProducer {
       throw new BrokerError('produce', WRONG_STATE, `produce in state ${this.#state}, with the ${this.#unresolved} unresolved`)
     if (this.#queue.length >= QUEUE_RECORDS) return false
     const record = {
-      // To the client 0 means "now", and it has no null headers: the adapter writes what comes nearest (CLIENT-FACTS 12).
-      timestamp: timestamp === 0 ? 1 : timestamp,
+      // To the real client 0 means "now", so its adapter writes 1. Here it stays: the clock of a test driver starts at 0.
+      timestamp,
       key: copyOf(key),
       value: copyOf(value),
+      // The client has no null headers (CLIENT-FACTS 12).
       headers: headers.map(([name, bytes]) => [name, copyOf(bytes) ?? EMPTY] as const),
     }
     if (sizeOf(record) > this.#options.maxMessageBytes)
