@@ -5,7 +5,7 @@ import { HealingChoices, runOnce, type RunOptions, type RunResult, STRIKES } fro
 
 export type Shape = Pick<
   RunOptions,
-  'workers' | 'partitions' | 'records' | 'topologyKind' | 'feedEveryMs' | 'transactionMaxRecords' | 'producerRingSize'
+  'workers' | 'partitions' | 'records' | 'topologyKind' | 'feedEveryMs' | 'transactionMaxRecords' | 'producerRingSize' | 'startEveryMs'
 >
 
 export function replay(deviations: Deviations, shape: Shape = {}, onLine?: (line: string) => void): Promise<RunResult> {
@@ -26,6 +26,7 @@ export function runSeed(seed: number, onLine?: (line: string) => void): { readon
     feedEveryMs: FEEDS_MS[numbers.below(FEEDS_MS.length)] as number,
     transactionMaxRecords: numbers.next() < 0.5 ? 2 : 1_000,
     producerRingSize: numbers.next() < 0.5 ? 1 : 2,
+    startEveryMs: numbers.next() < 0.5 ? 0 : 300,
   }
   // Each kind of trouble has its own rate; some are absent, so that others are not drowned out by them (swarm testing, Groce 2012).
   const rateOf = (): number => (numbers.next() < 0.4 ? 0 : 0.002 * 2 ** numbers.below(6))

@@ -26,6 +26,7 @@ interface Options {
   readonly feed: number
   readonly transaction: number
   readonly ring: number
+  readonly start: number
   readonly firsts?: number
   readonly trace?: boolean
 }
@@ -50,6 +51,7 @@ const program = new Command('npm run sim --')
   .option('--feed <ms>', 'likewise: between two records', number, 37)
   .option('--transaction <n>', 'likewise: records of a transaction at most', number, 1_000)
   .option('--ring <n>', 'likewise: transactional producers of a worker', number, 2)
+  .option('--start <ms>', 'likewise: between the starts of two workers', number, 0)
   .option('--trace', 'print everything that happens')
   .parse()
 const options = program.opts<Options>()
@@ -61,6 +63,7 @@ const shape: Shape = {
   feedEveryMs: options.feed,
   transactionMaxRecords: options.transaction,
   producerRingSize: options.ring,
+  startEveryMs: options.start,
 }
 const startedAt = performance.now()
 const seconds = (): string => ((performance.now() - startedAt) / 1_000).toFixed(1)
@@ -129,7 +132,7 @@ function printFired(fired: Readonly<Record<string, number>>): void {
 
 function printFailure({ seed, deviations, shape: of, violations }: Failure): void {
   for (const violation of violations) console.log(`VIOLATION ${violation}`)
-  const how = `--deviations ${deviations || "''"} --workers ${of.workers} --partitions ${of.partitions} --records ${of.records} --topology ${of.topologyKind} --feed ${of.feedEveryMs} --transaction ${of.transactionMaxRecords} --ring ${of.producerRingSize}`
+  const how = `--deviations ${deviations || "''"} --workers ${of.workers} --partitions ${of.partitions} --records ${of.records} --topology ${of.topologyKind} --feed ${of.feedEveryMs} --transaction ${of.transactionMaxRecords} --ring ${of.producerRingSize} --start ${of.startEveryMs}`
   console.log(`  to repeat it: npm run sim -- ${how} --trace${seed === undefined ? '' : ` (from --seed ${seed})`}`)
 }
 

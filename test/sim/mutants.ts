@@ -25,7 +25,7 @@ export interface Mutant {
   readonly breaks: string
   /** Returns the function that mends it again. */
   readonly apply: () => () => void
-  /** Seeds alone rarely meet it: after them, every decision of this name in pairs with every death behind it. */
+  /** Seeds alone rarely meet it: after them, every decision of this name by itself, while a worker joins. */
   readonly directed?: string
 }
 

@@ -29,6 +29,8 @@ export interface RunOptions {
   /** Records after which a transaction is committed in the middle of a polled batch. */
   readonly transactionMaxRecords?: number
   readonly producerRingSize?: number
+  /** From the start of one worker to that of the next, ms: above 0, tasks move while they work. */
+  readonly startEveryMs?: number
   readonly workers?: number
   readonly partitions?: number
   readonly records?: number
@@ -138,6 +140,7 @@ export async function runOnce({
   feedEveryMs = 37,
   transactionMaxRecords = 1_000,
   producerRingSize = 2,
+  startEveryMs = 0,
   onLine,
 }: RunOptions): Promise<RunResult> {
   const violations: string[] = []
@@ -238,7 +241,10 @@ export async function runOnce({
     simulation.time.schedule(COMPACT_EVERY_MS, compact)
   }
   compact()
-  simulation.start()
+  for (let slot = 0; slot < workers; slot++) {
+    if (startEveryMs === 0 || slot === 0) simulation.startSlot(slot)
+    else simulation.time.schedule(slot * startEveryMs, () => simulation.startSlot(slot))
+  }
 
   const lags = (): boolean =>
     cluster.topics.topic(INPUT).partitions.some((partition, index) => (committed.get(`${INPUT}[${index}]`) ?? 0) < partition.highWatermark)
@@ -252,7 +258,7 @@ export async function runOnce({
     isOver = true
     if (!(await simulation.run(() => isDrained() || isBroken(), DRAIN_LIMIT_MS)))
       violations.push(`not drained: ${stateOf(simulation, committed)}`)
-    if (!isBroken()) await settleDown(simulation, violations, isDrained, () => (isStopping = true))
+    if (!isBroken()) await settleDown(simulation, workers, violations, isDrained, () => (isStopping = true))
     if (!isBroken()) checkOutputs(simulation, ids, partitions, topologyKind, violations)
     if (!isBroken()) await checkState(simulation, ids, partitions, topologyKind, violations)
   } catch (error) {
@@ -273,8 +279,15 @@ function isOpen(state: string): boolean {
 }
 
 /** Everybody who was struck comes back, all are members again, and then all stop in order. */
-async function settleDown(simulation: Simulation, violations: string[], isDrained: () => boolean, stopping: () => void): Promise<void> {
+async function settleDown(
+  simulation: Simulation,
+  workers: number,
+  violations: string[],
+  isDrained: () => boolean,
+  stopping: () => void,
+): Promise<void> {
   const allRun = (): boolean =>
+    simulation.slots.length === workers &&
     simulation.slots.every(({ worker, process }) => !process.isPaused && !process.isDead && worker.state === 'running')
   if (!(await simulation.run(() => allRun() && isDrained(), DRAIN_LIMIT_MS)))
     violations.push(`not all workers run again: ${simulation.slots.map(({ worker }) => worker.state).join()}`)
