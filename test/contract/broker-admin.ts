@@ -55,14 +55,14 @@ export function adminContract(it: ContractTest): void {
     const missing = scene.name('missing')
     const topic = await scene.topic()
     // It may have been made a moment ago: asked again by those who know that it was.
-    for (const asked of [
-      admin.topicConfigs([topic, missing]),
-      admin.changeTopicConfig(missing, { 'max.message.bytes': '6000' }),
-      admin.offsets([{ topic: missing, partition: 0 }]),
-      admin.offsets([{ topic, partition: 5 }]),
-      admin.lastStableOffsets([{ topic: missing, partition: 0 }]),
+    for (const ask of [
+      () => admin.topicConfigs([topic, missing]),
+      () => admin.changeTopicConfig(missing, { 'max.message.bytes': '6000' }),
+      () => admin.offsets([{ topic: missing, partition: 0 }]),
+      () => admin.offsets([{ topic, partition: 5 }]),
+      () => admin.lastStableOffsets([{ topic: missing, partition: 0 }]),
     ]) {
-      const failure = await failureOf(asked)
+      const failure = await failureOf(ask())
       expect(failure.code).toBe(NOT_KNOWN_YET)
       expect(classify(failure).reaction).toBe('retriable')
     }
