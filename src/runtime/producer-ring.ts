@@ -10,6 +10,7 @@
 import type { Broker, TransactionalProducer } from '../broker/port.ts'
 import { invariant } from '../common/invariant.ts'
 import { allEnded, delay } from '../common/delay.ts'
+import { UnderWay } from '../common/under-way.ts'
 import { failpoint } from '../common/failpoints.ts'
 import type { Clock, Logger, Timers } from '../common/ports.ts'
 import { BrokerError } from '../errors/broker-error.ts'
@@ -40,7 +41,7 @@ export class ProducerRing {
   readonly #producers: (TransactionalProducer | undefined)[]
   #index = 0
   #closed = false
-  readonly #replacing = new Set<Promise<void>>()
+  readonly #replacing = new UnderWay()
   #sizes: ProducerSizes = { maxMessageBytes: 1_000_000, batchBytes: 1_000_000 }
 
   constructor(options: ProducerRingOptions) {
@@ -91,14 +92,7 @@ export class ProducerRing {
   }
 
   #replace(index: number): Promise<void> {
-    const replacement = this.#replaceAt(index)
-    const tracked = replacement.then(
-      () => undefined,
-      () => undefined, // reported to whoever asked for it
-    )
-    this.#replacing.add(tracked)
-    void tracked.then(() => this.#replacing.delete(tracked))
-    return replacement
+    return this.#replacing.add(this.#replaceAt(index))
   }
 
   /** Disconnects the old producer of a place and inits the same id on a new one, until it works or its time is over. */
@@ -144,7 +138,7 @@ export class ProducerRing {
   /** A replacement that is under way drops its producer at its next step, and is waited for. */
   async close(): Promise<void> {
     this.#closed = true
-    await Promise.all(this.#replacing)
+    await this.#replacing.ended()
     const producers = this.#producers.splice(0)
     await Promise.all(producers.map((producer) => producer?.close() ?? Promise.resolve()))
   }

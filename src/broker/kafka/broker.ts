@@ -2,6 +2,7 @@
  * The real cluster behind the port. Owns the admin connection; everything else it opens belongs to the caller. `close` waits for readers and writes, which
  * may be in the hands of look-ups that nobody waits for (P5); consumers and producers are closed by the worker before.
  */
+import { UnderWay } from '../../common/under-way.ts'
 import { BrokerError, closedError } from '../../errors/broker-error.ts'
 import type {
   Broker,
@@ -16,7 +17,7 @@ import { KafkaAdmin } from './admin.ts'
 import { baseConfig, connect, disconnect, type ConnectionSettings } from './connection.ts'
 import { connectConsumer } from './consumer.ts'
 import { brokerError, call } from './errors.ts'
-import { CLOSE_WAIT_MS } from './native-calls.ts'
+import { CLOSE_WAIT_MS, endedWithin } from './native-calls.ts'
 import { native } from './native.ts'
 import { connectProducer } from './producer.ts'
 import { connectReader } from './reader.ts'
@@ -24,7 +25,7 @@ import { connectReader } from './reader.ts'
 export class KafkaBroker implements Broker {
   readonly admin: BrokerAdmin
   readonly #settings: ConnectionSettings
-  readonly #underWay = new Set<Promise<unknown>>()
+  readonly #underWay = new UnderWay()
   #closed = false
 
   constructor(settings: ConnectionSettings) {
@@ -42,7 +43,7 @@ export class KafkaBroker implements Broker {
 
   async writeRecord(topic: string, partition: number, key: Buffer, value: Buffer, timeoutMs: number): Promise<void> {
     if (this.#closed) throw closedError('produce')
-    await this.#awaited(this.#write(topic, partition, key, value, timeoutMs))
+    await this.#underWay.add(this.#write(topic, partition, key, value, timeoutMs))
   }
 
   async #write(topic: string, partition: number, key: Buffer, value: Buffer, timeoutMs: number): Promise<void> {
@@ -72,26 +73,13 @@ export class KafkaBroker implements Broker {
   async connectReader(): Promise<ChangelogReader> {
     if (this.#closed) throw closedError('connect')
     const connecting = connectReader(this.#settings, () => this.#closed)
-    void this.#awaited(connecting.then((reader) => reader.closed)).catch(() => undefined)
+    this.#underWay.add(connecting.then((reader) => reader.closed)).catch(() => undefined) // for whoever connects
     return connecting
-  }
-
-  /** `close` waits for it. */
-  async #awaited<T>(work: Promise<T>): Promise<T> {
-    this.#underWay.add(work)
-    try {
-      return await work
-    } finally {
-      this.#underWay.delete(work)
-    }
   }
 
   async close(): Promise<void> {
     this.#closed = true
     await this.admin.close()
-    let timer: NodeJS.Timeout | undefined
-    const late = new Promise<void>((resolve) => (timer = setTimeout(resolve, CLOSE_WAIT_MS)))
-    await Promise.race([Promise.allSettled(this.#underWay), late])
-    clearTimeout(timer)
+    await endedWithin(this.#underWay, CLOSE_WAIT_MS)
   }
 }

@@ -9,6 +9,7 @@ import { readFileSync } from 'node:fs'
 import { connect as connectTcp, isIP, type Socket } from 'node:net'
 import { connect as connectTls, type ConnectionOptions } from 'node:tls'
 import kafkajs, { type Admin, type ISocketFactory, type KafkaConfig } from 'kafkajs'
+import { UnderWay } from '../../common/under-way.ts'
 import { NOT_KNOWN_YET, TRANSPORT, UNKNOWN_TOPIC_OR_PARTITION } from '../../errors/broker-codes.ts'
 import { BrokerError, closedError } from '../../errors/broker-error.ts'
 import type { ConnectionSettings } from './connection.ts'
@@ -23,7 +24,7 @@ const RETRIES = 3
 export class LookUps {
   readonly #settings: ConnectionSettings
   readonly #sockets = new Set<Socket>()
-  readonly #underWay = new Set<Promise<unknown>>()
+  readonly #underWay = new UnderWay()
   #admin: Promise<Admin> | undefined
   #closed = false
 
@@ -34,14 +35,10 @@ export class LookUps {
   /** Rejects with `BrokerError` only. */
   async ask<T>(question: (admin: Admin) => Promise<T>): Promise<T> {
     if (this.#closed) throw closedError('admin')
-    const answer = this.#ask(question)
-    this.#underWay.add(answer)
     try {
-      return await answer
+      return await this.#underWay.add(this.#ask(question))
     } catch (error) {
       throw lookUpError(error)
-    } finally {
-      this.#underWay.delete(answer)
     }
   }
 
@@ -65,7 +62,7 @@ export class LookUps {
   async close(): Promise<void> {
     this.#closed = true
     for (const socket of this.#sockets) socket.destroy(new Error('closed'))
-    await Promise.allSettled(this.#underWay)
+    await this.#underWay.ended()
     const admin = this.#admin
     this.#admin = undefined
     await admin?.then((connected) => connected.disconnect()).catch(() => undefined)
