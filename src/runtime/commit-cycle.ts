@@ -56,6 +56,11 @@ export interface CommitCycleOptions extends Pick<WorkerOptions, 'settings' | 'cl
   readonly hasLastClaim: () => Promise<boolean>
 }
 
+/** Undefined: not read yet. */
+interface Proof {
+  answer: 'ours' | 'taken' | 'unknown' | undefined
+}
+
 export class CommitCycle {
   readonly #options: CommitCycleOptions
   #records = 0
@@ -71,7 +76,7 @@ export class CommitCycle {
   #takenAt = Number.NEGATIVE_INFINITY
   #fence: BrokerError | undefined
   /** A look at the claims, beside the loop. */
-  #proof: { answer: 'ours' | 'taken' | 'unknown' | undefined } | undefined
+  #proof: Proof | undefined
 
   constructor(options: CommitCycleOptions) {
     this.#options = options
@@ -370,9 +375,9 @@ export class CommitCycle {
     return true
   }
 
-  #readClaims(): { answer: 'ours' | 'taken' | 'unknown' | undefined } {
+  #readClaims(): Proof {
     const { hasLastClaim, logger } = this.#options
-    const proof: { answer: 'ours' | 'taken' | 'unknown' | undefined } = { answer: undefined }
+    const proof: Proof = { answer: undefined }
     hasLastClaim().then(
       (isOurs) => (proof.answer = isOurs ? 'ours' : 'taken'),
       (error: unknown) => {

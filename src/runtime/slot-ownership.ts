@@ -14,6 +14,11 @@ import { BrokerUnavailableError, SlotTakenError } from '../errors/errors.ts'
 import type { AssignedTask } from './assigned-task.ts'
 import type { OwnedTasks } from './owned-tasks.ts'
 
+/** Whether `claim` is the last one of the slot. */
+export function isLastClaim(claims: ReadonlyMap<string, string>, slotName: string, claim: string): boolean {
+  return claims.get(slotName) === claim
+}
+
 /**
  * After the client or a broker said that the slot is somebody else's: is it (SO3)? Nobody but the slot's own log can tell. A join whose answer was lost, with
  * the coordinator for example, is followed by a second one, and each fences the other though both are ours (seen: a worker that ended with "slot taken" and
@@ -30,14 +35,12 @@ export async function confirmTaken(
   logger: Logger,
 ): Promise<Error> {
   if (error.cause instanceof BrokerError && error.cause.operation !== 'poll') return error
-  let last: string | undefined
   try {
-    last = (await readClaims()).get(slotName)
+    if (!isLastClaim(await readClaims(), slotName, claim)) return error
   } catch (failure) {
     logger.warn({ error: String(failure) }, 'the claims of the slots could not be read: this one counts as taken')
     return error
   }
-  if (last !== claim) return error
   return new BrokerUnavailableError(`the group lost this worker, and no other process has started in its slot ${slotName}`, {
     code: 'membership-lost',
     remedy: 'Start again (`millrace run` does that by itself): the slot is free, and nothing is lost.',

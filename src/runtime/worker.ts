@@ -29,7 +29,7 @@ import { ProducerRing } from './producer-ring.ts'
 import { RecordAttempts } from './record-attempts.ts'
 import { Restorer } from './restore.ts'
 import { readSinkLimits } from './sink-limits.ts'
-import { confirmTaken } from './slot-ownership.ts'
+import { confirmTaken, isLastClaim } from './slot-ownership.ts'
 import { flushState } from './state-flush.ts'
 import type { TaskLifecycle } from './task-lifecycle.ts'
 import { readTaskRecords } from './task-table.ts'
@@ -174,7 +174,7 @@ export class Worker {
       worker: this.#options,
       slotName: this.#slotName,
       claim: this.#claim,
-      hasLastClaim: async () => (await this.#claims()).get(this.#slotName) === this.#claim,
+      hasLastClaim: async () => isLastClaim(await this.#claims(), this.#slotName, this.#claim),
       tasksTopic: this.#tasksTopic,
       tasks: this.#tasks,
       metrics: this.#metrics,

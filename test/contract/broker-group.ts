@@ -12,10 +12,13 @@ const SHORT_POLL_INTERVAL_MS = 7_000
 const numbersOf = (partitions: readonly TopicPartition[]): number[] => partitions.map(({ partition }) => partition).sort((x, y) => x - y)
 
 /** Two members that share four partitions. What they heard until then is forgotten. */
-async function pair(scene: Scene): Promise<{ topic: string; first: Member; second: Member }> {
+async function pair(
+  scene: Scene,
+  [one, other] = [scene.process('first'), scene.process('second')],
+): Promise<{ topic: string; first: Member; second: Member }> {
   const topic = await scene.topic(4)
-  const first = await scene.member({ topic, process: scene.process('first') })
-  const second = await scene.member({ topic, process: scene.process('second') })
+  const first = await scene.member({ topic, process: one })
+  const second = await scene.member({ topic, process: other })
   await first.ownsSome(2)
   await second.ownsSome(2)
   await settled(scene)
@@ -107,13 +110,8 @@ export function groupContract(it: ContractTest): void {
 
   describe('a static member', () => {
     it('that was killed and comes back within its session has its partitions, and nobody else hears of it (CF 19)', async ({ scene }) => {
-      const topic = await scene.topic(4)
       const dying = scene.strikable('place')
-      const before = await scene.member({ topic, process: dying })
-      const other = await scene.member({ topic, process: scene.process('other') })
-      await before.ownsSome(2)
-      await other.ownsSome(2)
-      await settled(scene)
+      const { topic, first: before, second: other } = await pair(scene, [dying, scene.process('other')])
       const [had, heard] = [before.owned, other.events.length]
       dying.kill()
       const after = await scene.member({ topic, process: { ...scene.process('place'), name: dying.name } })
@@ -124,13 +122,8 @@ export function groupContract(it: ContractTest): void {
     })
 
     it('that was closed without leaving keeps its place as well (CF 14, CF 19)', async ({ scene }) => {
-      const topic = await scene.topic(4)
       const place = scene.process('place')
-      const before = await scene.member({ topic, process: place })
-      const other = await scene.member({ topic, process: scene.process('other') })
-      await before.ownsSome(2)
-      await other.ownsSome(2)
-      await settled(scene)
+      const { topic, first: before, second: other } = await pair(scene, [place, scene.process('other')])
       const [had, heard] = [before.owned, other.events.length]
       await before.halt()
       await before.consumer.close()

@@ -23,8 +23,9 @@ class SimWorld implements BrokerWorld {
   #isOver = false
 
   constructor(choices: Choices) {
-    this.#cluster = new SimCluster({ time: this.#time, choices, startAt: START })
-    this.#world = { time: this.#time, choices, startAt: START, passes: () => undefined }
+    const wallClock = (): number => START + this.#time.now
+    this.#cluster = new SimCluster({ time: this.#time, choices, wallClock })
+    this.#world = { time: this.#time, choices, wallClock, passes: () => undefined }
   }
 
   start(): void {

@@ -3,6 +3,7 @@
  * so that it runs unchanged on the simulated brokers (virtual time) and on a real one.
  */
 import type { Broker } from '../../src/broker/port.ts'
+import type { ReadRecord as ContractRecord } from '../helpers/kafka.ts'
 
 /** A process as the cluster sees it: its clients connect and end by themselves. Its name is its group instance id. */
 export interface ContractProcess {
@@ -28,14 +29,7 @@ export interface StrikableProcess extends ContractProcess {
   holdJoins(groupId: string): HeldJoins
 }
 
-export interface ContractRecord {
-  readonly partition: number
-  readonly offset: number
-  readonly timestamp: number
-  readonly key: string | null
-  readonly value: string | null
-  readonly headers: readonly (readonly [string, string | null])[]
-}
+export type { ContractRecord }
 
 /** One test's world. */
 export interface BrokerWorld {

@@ -1,6 +1,7 @@
 /** Many runs: all of a kind, or by seed; and from a run that fails to the fewest deviations that still make it fail. */
 import { SeededNumbers } from '../../src/common/seeded-numbers.ts'
 import { deviationsOf, ScriptedChoices, SeededChoices, type Decision, type Deviations } from '../../src/testing/sim/choices.ts'
+import { FATES } from '../../src/testing/sim/client/connection.ts'
 import { HealingChoices, runOnce, type RunOptions, type RunResult, STRIKES } from './run-once.ts'
 
 export type Shape = Pick<
@@ -55,7 +56,7 @@ export function singles(trace: readonly Decision[]): Deviations[] {
 const [KILL, REBALANCE] = [STRIKES.indexOf('kill'), STRIKES.indexOf('rebalance')]
 /** Calls whose answer decides a transaction. */
 const TRANSACTIONAL = ['InitProducerId', 'AddOffsetsToTxn', 'TxnOffsetCommit', 'EndTxn']
-const REPLY_LOST = 2
+const REPLY_LOST = FATES.indexOf('reply lost')
 
 /** The first halves of pairs: a death at every step, and a lost answer of every transactional call. */
 export function firstOfPairs(trace: readonly Decision[]): Deviations[] {

@@ -4,15 +4,13 @@
  */
 import { silentLogger, type Logger } from '../../src/common/ports.ts'
 import { resolveConfig } from '../../src/config/resolve.ts'
-import { BrokerError } from '../../src/errors/broker-error.ts'
-import { classify } from '../../src/errors/classify.ts'
-import { asError, EXIT_CODES, MillraceError } from '../../src/errors/errors.ts'
+import { asError } from '../../src/errors/errors.ts'
 import type { DedupeStore } from '../../src/state/store.ts'
 import { createMemoryBackend } from '../../src/state/memory/memory-backend.ts'
 import type { Choices, Decision } from '../../src/testing/sim/choices.ts'
 import { murmur2Partition } from '../../src/testing/sim/murmur2.ts'
 import type { SimProcess } from '../../src/testing/sim/process.ts'
-import { Simulation, type SimSlot } from '../../src/testing/sim/simulation.ts'
+import { isRestarted, Simulation, type SimSlot } from '../../src/testing/sim/simulation.ts'
 import { string } from '../../src/serde/index.ts'
 import { topic, topology } from '../../src/topology/index.ts'
 import { compileTopology } from '../../src/topology/plan.ts'
@@ -183,11 +181,7 @@ export async function runOnce({
       return
     }
     // What a supervisor restarts may happen; what it does not, and what breaks an invariant, may not.
-    const isRestarted =
-      failure instanceof BrokerError
-        ? classify(failure).reaction === 'retriable'
-        : failure instanceof MillraceError && (failure.exitCode === EXIT_CODES.fatal || failure.exitCode === EXIT_CODES.unavailable)
-    if (!isRestarted) violations.push(`worker ${slot.slot} ended with ${failure.name}: ${failure.message}`)
+    if (!isRestarted(failure)) violations.push(`worker ${slot.slot} ended with ${failure.name}: ${failure.message}`)
     if (isStopping) violations.push(`worker ${slot.slot} did not end in order: ${failure.message}`)
     else simulation.time.schedule(RESTART_MS, () => simulation.startSlot(slot.slot))
   }
@@ -241,15 +235,10 @@ export async function runOnce({
     simulation.time.schedule(COMPACT_EVERY_MS, compact)
   }
   compact()
-  for (let slot = 0; slot < workers; slot++) {
-    if (startEveryMs === 0 || slot === 0) simulation.startSlot(slot)
-    else simulation.time.schedule(slot * startEveryMs, () => simulation.startSlot(slot))
-  }
+  simulation.start(startEveryMs)
 
-  const lags = (): boolean =>
-    cluster.topics.topic(INPUT).partitions.some((partition, index) => (committed.get(`${INPUT}[${index}]`) ?? 0) < partition.highWatermark)
   const isDrained = (): boolean =>
-    fed === records && !lags() && [...cluster.transactions.entries.values()].every(({ state }) => !isOpen(state))
+    fed === records && cluster.lags(APPLICATION, [INPUT]).length === 0 && cluster.openTransactions().length === 0
   try {
     // The first violation ends a run: what follows is about a broken world.
     const isBroken = (): boolean => violations.length > 0
@@ -274,10 +263,6 @@ export async function runOnce({
   }
 }
 
-function isOpen(state: string): boolean {
-  return state === 'ongoing' || state.startsWith('prepare')
-}
-
 /** Everybody who was struck comes back, all are members again, and then all stop in order. */
 async function settleDown(
   simulation: Simulation,
@@ -298,10 +283,8 @@ async function settleDown(
   const allEnded = (): boolean => simulation.slots.every(({ ended }) => ended !== undefined)
   if (!(await simulation.run(allEnded, DRAIN_LIMIT_MS))) violations.push('X10: not all workers ended')
   const { cluster } = simulation
-  for (const entry of cluster.transactions.entries.values()) {
-    const { transactionalId, state } = entry
-    if (isOpen(state) && cluster.holdsAnything(entry)) violations.push(`X10: the transaction of ${transactionalId} is ${state}`)
-  }
+  for (const entry of cluster.openTransactions())
+    if (cluster.holdsAnything(entry)) violations.push(`X10: the transaction of ${entry.transactionalId} is ${entry.state}`)
 }
 
 /** X1, X5, X6, X8: of each partition, the first record of each id (all records where nothing is deduplicated), in order, and nothing else. */

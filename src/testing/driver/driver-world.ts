@@ -9,16 +9,12 @@
  *  DW2. The wall clock moves by `advance` alone, so what a run writes does not depend on how long it took.
  */
 import type { Logger } from '../../common/ports.ts'
-import { partitionName } from '../../common/topic-partition.ts'
 import type { ResolvedConfig } from '../../config/resolve.ts'
-import { BrokerError } from '../../errors/broker-error.ts'
-import { classify } from '../../errors/classify.ts'
-import { EXIT_CODES, MillraceError } from '../../errors/errors.ts'
 import { addCounts, NO_COUNTS, type Counters } from '../../metrics/status.ts'
 import type { TopologyPlan } from '../../topology/nodes.ts'
 import type { LogRecord } from '../sim/cluster/partition-log.ts'
 import { ProcessDied, type SimProcess } from '../sim/process.ts'
-import { Simulation, type SimSlot } from '../sim/simulation.ts'
+import { isRestarted, Simulation, type SimSlot } from '../sim/simulation.ts'
 import { TestDriverError } from './errors.ts'
 import { FaultBoard, STEPS, type Step, type When } from './faults.ts'
 import { withStateSteps } from './state-steps.ts'
@@ -256,23 +252,17 @@ export class DriverWorld {
 
   /** Inputs that are not read to their end, by name. */
   #lags(): string[] {
-    const { cluster } = this.simulation
-    const { committed } = cluster.offsets(this.options.config.applicationId)
-    return this.options.plan.subTopologies.flatMap(({ inputs }) =>
-      inputs.flatMap((topic) =>
-        cluster.topics.topic(topic).partitions.flatMap(({ highWatermark }, partition) => {
-          const name = partitionName(topic, partition)
-          const offset = committed.get(name)?.offset ?? 0
-          return offset < highWatermark ? [`${name} is committed up to ${offset} of ${highWatermark}`] : []
-        }),
-      ),
-    )
+    const { plan, config } = this.options
+    return this.simulation.cluster
+      .lags(
+        config.applicationId,
+        plan.subTopologies.flatMap(({ inputs }) => inputs),
+      )
+      .map(({ name, committed, end }) => `${name} is committed up to ${committed} of ${end}`)
   }
 
   #openTransactions(): string[] {
-    return [...this.simulation.cluster.transactions.entries.values()].flatMap(({ transactionalId, state }) =>
-      state === 'ongoing' || state.startsWith('prepare') ? [`transaction ${transactionalId} is ${state}`] : [],
-    )
+    return this.simulation.cluster.openTransactions().map(({ transactionalId, state }) => `transaction ${transactionalId} is ${state}`)
   }
 
   #whatIsLeft(): string {
@@ -287,9 +277,4 @@ export class DriverWorld {
 
 function countersOf({ worker }: SimSlot): Counters {
   return worker.status(0)
-}
-
-function isRestarted(failure: Error): boolean {
-  if (failure instanceof BrokerError) return classify(failure).reaction === 'retriable'
-  return failure instanceof MillraceError && (failure.exitCode === EXIT_CODES.fatal || failure.exitCode === EXIT_CODES.unavailable)
 }

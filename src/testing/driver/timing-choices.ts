@@ -1,9 +1,9 @@
 /** The choices of a driver's run: everything goes the ordinary way but for answers that a fault has lost, and for what a seed makes late. */
 import { SeededNumbers } from '../../common/seeded-numbers.ts'
 import type { Choices, Decision } from '../sim/choices.ts'
+import { FATES } from '../sim/client/connection.ts'
 
-/** Of the fates of a request (sim/client/connection.ts): it took effect, and its answer was lost. */
-const REPLY_LOST = 2
+const REPLY_LOST = FATES.indexOf('reply lost')
 /** How often something is late, when a seed is given. */
 const LATE_ODDS = 0.1
 

@@ -17,8 +17,8 @@ export class ProcessDied extends Error {
 export interface World {
   readonly time: VirtualTime
   readonly choices: Choices
-  /** Wall clock at the start of the world, ms since the epoch. */
-  readonly startAt: number
+  /** Ms since the epoch. */
+  readonly wallClock: () => number
   /** Called at every place at which a process can be struck: `commit:before`, `commit:after`, ... May kill or pause it. */
   readonly passes: (process: SimProcess, place: string) => void
 }
@@ -45,7 +45,7 @@ export class SimProcess implements Clock, Timers {
   }
 
   now(): number {
-    return this.world.startAt + this.world.time.now + this.#wallOffset
+    return this.world.wallClock() + this.#wallOffset
   }
 
   monotonic(): number {

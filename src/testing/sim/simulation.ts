@@ -6,7 +6,9 @@
 import type { Logger } from '../../common/ports.ts'
 import { silentLogger } from '../../common/ports.ts'
 import type { ResolvedConfig } from '../../config/resolve.ts'
-import { asError } from '../../errors/errors.ts'
+import { BrokerError } from '../../errors/broker-error.ts'
+import { classify } from '../../errors/classify.ts'
+import { asError, EXIT_CODES, MillraceError } from '../../errors/errors.ts'
 import type { WorkerListener } from '../../runtime/worker-options.ts'
 import { Worker } from '../../runtime/worker.ts'
 import { createMemoryBackend, MemoryDisk } from '../../state/memory/memory-backend.ts'
@@ -59,29 +61,17 @@ export class Simulation {
   constructor(options: SimulationOptions) {
     this.#options = options
     const { time } = this
-    const { choices, wallClock, brokerConfig } = options
-    // Added to virtual time by whoever asks for the wall clock.
-    const startAt = (): number => (wallClock === undefined ? options.startAt : wallClock() - time.now)
-    this.cluster = new SimCluster({
-      time,
-      choices,
-      get startAt() {
-        return startAt()
-      },
-      ...(brokerConfig === undefined ? {} : { brokerConfig }),
-    })
-    this.#world = {
-      time,
-      choices,
-      get startAt() {
-        return startAt()
-      },
-      passes: (process, place) => options.passes?.(process, place),
-    }
+    const { choices, startAt, wallClock = () => startAt + time.now, brokerConfig } = options
+    this.cluster = new SimCluster({ time, choices, wallClock, ...(brokerConfig === undefined ? {} : { brokerConfig }) })
+    this.#world = { time, choices, wallClock, passes: (process, place) => options.passes?.(process, place) }
   }
 
-  start(): void {
-    for (let slot = 0; slot < this.#options.workers; slot++) this.startSlot(slot)
+  /** `everyMs`: from the start of one worker to that of the next. */
+  start(everyMs = 0): void {
+    for (let slot = 0; slot < this.#options.workers; slot++) {
+      if (slot === 0 || everyMs === 0) this.startSlot(slot)
+      else this.time.schedule(slot * everyMs, () => this.startSlot(slot))
+    }
   }
 
   /** A process on the slot's disk; what was there before must be dead or ended. */
@@ -153,6 +143,12 @@ export class Simulation {
     const entry = this.slots[slot]
     if (entry !== undefined) entry.disk = new MemoryDisk()
   }
+}
+
+/** Whether a supervisor starts a worker again that ended with this. */
+export function isRestarted(failure: Error): boolean {
+  if (failure instanceof BrokerError) return classify(failure).reaction === 'retriable'
+  return failure instanceof MillraceError && (failure.exitCode === EXIT_CODES.fatal || failure.exitCode === EXIT_CODES.unavailable)
 }
 
 const IGNORE: WorkerListener = {

@@ -15,7 +15,7 @@ const DELAYS_MS = [0, 30, 700] as const
  * lay in a broker until its sender had given it up, and what was sent since then overtook it; the broker died after the effect, and this client finds it
  * again after a while only.
  */
-const FATES = ['ok', 'request lost', 'reply lost', 'broken before', 'broken after', 'late', 'broker dies'] as const
+export const FATES = ['ok', 'request lost', 'reply lost', 'broken before', 'broken after', 'late', 'broker dies'] as const
 /** How long a broker is away: shorter and longer than what a worker has for a commit. */
 const AWAY_MS = [4_000, 300] as const
 /** After the time-out of a late request, ms. */

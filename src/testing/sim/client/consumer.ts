@@ -16,7 +16,7 @@ import { Fetcher, type Reading } from './fetcher.ts'
 
 const FATAL_INSTANCE = -150
 const MAX_POLL_EXCEEDED = -147
-const WRONG_STATE = -172
+export const WRONG_STATE = -172
 const UNSTABLE_RETRY_MS = 100
 const REJOIN_MS = 20
 /** From a batch's fetch to its delivery: what happens in between is not known to it. */

@@ -13,10 +13,9 @@ import { sizeOf } from '../cluster/topics.ts'
 import type { ProducerIdentity } from '../cluster/transactions.ts'
 import { never, type SimProcess } from '../process.ts'
 import { Connection } from './connection.ts'
-import { membershipOf } from './consumer.ts'
+import { membershipOf, WRONG_STATE } from './consumer.ts'
 
 const UNKNOWN_PARTITION = -190
-const WRONG_STATE = -172
 const CONFLICT = -173
 /** Records that never left the client. */
 const NOT_DELIVERED = -149

@@ -3,6 +3,7 @@
  * later (markers, expiries, sessions) are events of their own.
  */
 import type { OffsetToCommit } from '../../../broker/port.ts'
+import { partitionName } from '../../../common/topic-partition.ts'
 import type { Choices } from '../choices.ts'
 import type { VirtualTime } from '../virtual-time.ts'
 import { GroupOffsets } from './group-offsets.ts'
@@ -10,13 +11,13 @@ import { Group } from './groups.ts'
 import type { LogRecord } from './partition-log.ts'
 import { CODES, Refusal } from './refusal.ts'
 import { Topics } from './topics.ts'
-import { Transactions, type ProducerIdentity, type TransactionEntry } from './transactions.ts'
+import { isPreparing, Transactions, type ProducerIdentity, type TransactionEntry } from './transactions.ts'
 
 export interface ClusterOptions {
   readonly time: VirtualTime
   readonly choices: Choices
-  /** Wall clock at the start, ms since the epoch. */
-  readonly startAt: number
+  /** Ms since the epoch. */
+  readonly wallClock: () => number
   /** Settings of the brokers, as `describeConfigs` shows them. */
   readonly brokerConfig?: Readonly<Record<string, string>>
 }
@@ -67,7 +68,7 @@ export class SimCluster {
 
   /** The brokers' clock, ms since the epoch. */
   now(): number {
-    return this.#options.startAt + this.#options.time.now
+    return this.#options.wallClock()
   }
 
   /** Called whenever there may be more to read. Returns the function that stops it. */
@@ -123,6 +124,23 @@ export class SimCluster {
     return (
       [...partitions.values()].some(([topic, partition]) => this.topics.find(topic)?.partitions[partition]?.isOpen(producerId)) ||
       [...groups].some((groupId) => this.offsets(groupId).pendingOf(producerId).length > 0)
+    )
+  }
+
+  /** Transactions that have not ended, or whose end has not reached every partition. */
+  openTransactions(): readonly TransactionEntry[] {
+    return [...this.transactions.entries.values()].filter((entry) => entry.state === 'ongoing' || isPreparing(entry))
+  }
+
+  /** Partitions that a group has not committed to their end. */
+  lags(groupId: string, topics: readonly string[]): readonly { readonly name: string; readonly committed: number; readonly end: number }[] {
+    const { committed } = this.offsets(groupId)
+    return topics.flatMap((topic) =>
+      this.topics.topic(topic).partitions.flatMap(({ highWatermark: end }, partition) => {
+        const name = partitionName(topic, partition)
+        const offset = committed.get(name)?.offset ?? 0
+        return offset < end ? [{ name, committed: offset, end }] : []
+      }),
     )
   }
 

@@ -175,6 +175,6 @@ export class Transactions {
   }
 }
 
-function isPreparing({ state }: TransactionEntry): boolean {
+export function isPreparing({ state }: TransactionEntry): boolean {
   return state === 'prepare-commit' || state === 'prepare-abort'
 }
